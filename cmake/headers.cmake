@@ -134,6 +134,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/backward.hpp
     include/deeprec/embedding/kernels/batch_groups.hpp
     include/deeprec/embedding/kernels/common_lookups.inl
+    include/deeprec/embedding/kernels/copy_rows.inl
     include/deeprec/embedding/kernels/device_pool.hpp
     include/deeprec/embedding/kernels/device_rows.hpp
     include/deeprec/embedding/kernels/device_runs.hpp
@@ -143,10 +144,13 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/lookup_args.hpp
     include/deeprec/embedding/kernels/lookup_kernels.hpp
     include/deeprec/embedding/kernels/pool_job.hpp
+    include/deeprec/embedding/kernels/pool_rows.inl
     include/deeprec/embedding/kernels/pool_rules.hpp
     include/deeprec/embedding/kernels/resolution.hpp
     include/deeprec/embedding/kernels/row_codec.inl
     include/deeprec/embedding/kernels/row_groups.hpp
+    include/deeprec/embedding/kernels/row_panels.inl
+    include/deeprec/embedding/kernels/row_runs.hpp
     include/deeprec/embedding/kernels/split_values.inl
     include/deeprec/embedding/kernels/step_groups.hpp
     include/deeprec/embedding/kernels/update.inl

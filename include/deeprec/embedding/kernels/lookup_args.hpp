@@ -11,88 +11,16 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/row_runs.hpp>
 #include <deeprec/embedding/tables/row_elements.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-
-/// The row of a number. By integers: the base of addresses is null.
-DEEPREC_INLINE const std::byte* row_of_number(std::uintptr_t base, index_t stride, std::int64_t number) {
-  return reinterpret_cast<const std::byte*>(base + static_cast<std::uintptr_t>(number) *
-                                                       static_cast<std::uintptr_t>(stride));
-}
 
 /// A power of two up to 64 that divides base and stride.
 inline index_t common_alignment(std::uintptr_t base, index_t stride) {
   const std::uintptr_t bits = base | static_cast<std::uintptr_t>(stride) | 64;
   return static_cast<index_t>(bits & (~bits + 1));
 }
-
-/// Numbers of 64 bits whose rows lie at base + number * stride.
-struct stored_numbers {
-  const char* numbers;  // null: none
-  std::uintptr_t base;
-  index_t stride;
-  std::uint64_t least;  // numbers are valid in [least, least + count)
-  std::uint64_t count;
-  std::int64_t padding;
-  const float* pruned_by;
-
-  DEEPREC_INLINE const std::byte* row(index_t k) const {
-    std::int64_t number;  // memcpy, since numbers may be of another type of this size
-    __builtin_memcpy(&number, numbers + 8 * k, 8);
-    return row_of_number(base, stride, number);
-  }
-  [[nodiscard]] DEEPREC_INLINE bool in_range(index_t k) const {
-    std::uint64_t number;
-    __builtin_memcpy(&number, numbers + 8 * k, 8);
-    return number - least < count;
-  }
-  /// Whether the id counts as absent, where ids are filtered.
-  [[nodiscard]] DEEPREC_INLINE bool absent(index_t k) const {
-    std::int64_t number;
-    __builtin_memcpy(&number, numbers + 8 * k, 8);
-    return !in_range(k) || number == padding || (pruned_by != nullptr && !(pruned_by[k] > 0.0F));
-  }
-  /// Rows by their addresses; 0: the id is absent.
-  static DEEPREC_INLINE stored_numbers addresses(const std::uint64_t* of) {
-    return {static_cast<const char*>(static_cast<const void*>(of)), 0, 1, 1, ~std::uint64_t{0}, -1, nullptr};
-  }
-};
-
-// Loops that compilers may vectorise have the compiler flags of their unit in their names, as kernels do.
-inline namespace DEEPREC_UNIT {
-
-/// Writes the addresses of the rows of the positions [begin, begin + count); 0: the id there is absent.
-template <class Rows>
-DEEPREC_APART void locate_rows(const Rows& row_of, index_t begin, index_t count, bool filters,
-                               std::uint64_t* to) {
-  if (filters) {
-    for (index_t k = 0; k < count; ++k) {
-      to[k] = row_of.absent(begin + k) ? 0 : reinterpret_cast<std::uintptr_t>(row_of(begin + k));
-    }
-  } else {
-    row_of.for_each(begin, count,
-                    [to](index_t k, const std::byte* row) { to[k] = reinterpret_cast<std::uintptr_t>(row); });
-  }
-}
-
-/// Writes the addresses of the rows that are present at the positions [begin, begin + count), one after
-/// another, and for each position, and its end, the number of rows before it. Returns the number of rows.
-template <class Rows>
-DEEPREC_APART index_t locate_present(const Rows& rows_of, index_t begin, index_t count, std::uint64_t* to,
-                                     std::int32_t* before) {
-  const Rows row_of = rows_of;  // no store changes it
-  std::int32_t rows = 0;
-  row_of.for_each(begin, count, [&](index_t k, const std::byte* row) {
-    to[rows] = reinterpret_cast<std::uintptr_t>(row);
-    before[k] = rows;
-    rows += row_of.absent(begin + k) ? 0 : 1;
-  });
-  before[count] = rows;
-  return rows;
-}
-
-}  // namespace DEEPREC_UNIT
 
 /// Row of a position by arithmetic on its id, of a class type.
 template <class Id>
@@ -230,28 +158,6 @@ class rows_by_number {
   std::int64_t padding_;
   const float* pruned_by_;
   bool wide_;
-};
-
-/// A run of positions whose rows are located.
-///
-///   begin ........ ready ........ stop     of the positions before `ready`, those `ahead` later are located
-struct row_window {
-  static constexpr index_t room = 256;
-  static constexpr index_t most_ahead = room / 2;
-
-  index_t ahead;  // prefetch distance in rows; 0: none is prefetched
-  index_t stop;   // no position from here on is located
-  index_t begin;
-  index_t ready;
-  bool skips;                    // rows that are absent are left out
-  std::int32_t index[room + 1];  // where they are: of each position, the number of rows before its own
-  std::uint64_t located[room];   // addresses of rows; 0: absent
-  float scaled[room];
-
-  /// The row of a position from begin to ready, by its number in the run.
-  [[nodiscard]] DEEPREC_INLINE index_t row_at(index_t position) const {
-    return skips ? index_t{index[position - begin]} : position - begin;
-  }
 };
 
 /// Begin and end of the bags of a valid batch, for offsets of any type and for bags of a fixed size: one

@@ -10,6 +10,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/embedding/kernels/lookup_args.hpp>
+#include <deeprec/embedding/kernels/row_runs.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/simd/vectors.hpp>
 

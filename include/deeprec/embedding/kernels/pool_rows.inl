@@ -1,0 +1,263 @@
+// Bags whose rows are folded in registers, each panel over all bags before the next one. Once for each region,
+// after copy_rows.inl.
+
+struct add_once {
+  DEEPREC_INLINE vector_f32 operator()(vector_f32 x, vector_f32 sum) const { return sum + x; }
+};
+struct add_times {
+  vector_f32 factor;
+  DEEPREC_INLINE vector_f32 operator()(vector_f32 x, vector_f32 sum) const {
+    return multiply_add(x, factor, sum);
+  }
+};
+
+// Adds values or codes to the sum of vector V, or to the sums of the pair that begins with V: even columns to
+// the first, odd ones to the second.
+template <std::size_t V, class Panel, class Add>
+DEEPREC_INLINE void add_vector(const Panel columns, const std::byte* from, const Add& add,
+                               vector_f32 (&total)[Panel::vectors]) {
+  if constexpr (V < 2 * Panel::pairs) {
+    if constexpr (V % 2 == 0) {
+      vector_f32 even, odd;
+      columns.codec.load_pair_at(from, columns.template from_first<V>(), even, odd);
+      total[V] = add(even, total[V]);
+      total[V + 1] = add(odd, total[V + 1]);
+    }
+  } else if constexpr (Panel::scaled) {
+    total[V] = add(columns.template load_codes<V>(from), total[V]);
+  } else {
+    total[V] = add(columns.load_row(from, V), total[V]);
+  }
+}
+
+// Adds a row to the sums: its values, or its codes.
+template <class Panel, class Add, std::size_t... V>
+DEEPREC_INLINE void add_values(const Panel columns, const std::byte* from, const Add& add,
+                               vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...>) {
+  (add_vector<V>(columns, from, add, total), ...);
+}
+
+// Adds a row of codes times (scale * weight) to the sums; returns its bias times the weight, which all
+// columns share.
+template <class Panel, std::size_t... V>
+DEEPREC_INLINE float add_codes(const Panel columns, const std::byte* from, float weight,
+                               vector_f32 (&total)[sizeof...(V)], std::index_sequence<V...> vectors) {
+  const ::deeprec::detail::two_floats pair = columns.codec.scale_and_bias(from);
+  add_values(columns, from, add_times{splat(pair.first * weight)}, total, vectors);
+  return pair.second * weight;
+}
+
+// Finishes sums: restores the order of columns and adds the bias of all rows of codes.
+template <class Panel, std::size_t... V>
+DEEPREC_INLINE void end_sums([[maybe_unused]] float bias, vector_f32 (&total)[sizeof...(V)],
+                             std::index_sequence<V...>) {
+  constexpr std::size_t paired = 2 * Panel::pairs;
+  ((V < paired && V % 2 == 0 ? interleave(total[V], total[V < paired ? V + 1 : V]) : void()), ...);
+  if constexpr (Panel::scaled) ((total[V] = total[V] + splat(bias)), ...);
+}
+
+// What a bag keeps from one run of its rows to the next.
+struct bag_fold {
+  alignas(64) float columns[max_vectors * lanes];  // vectors so far; at the end the columns of the panel
+  double bias;                                     // of rows of codes
+};
+
+// Where in its bag a run of rows is, and how the bag ends. Apart from bag_fold, whose address is taken.
+struct bag_place {
+  bool begins;      // the bag begins with the run
+  bool ends;        // and ends with it
+  bool divides;     // at the end the fold is divided by divisor()
+  bool by_weights;  // by `of_weights`, else by the number of rows
+  ::deeprec::detail::divide_by divide;
+  float of_weights;
+
+  [[nodiscard]] DEEPREC_INLINE float divisor(index_t used) const {
+    if (by_weights) return of_weights;
+    const auto count = static_cast<double>(used);
+    return divide == ::deeprec::detail::divide_by::root ? static_cast<float>(__builtin_sqrt(count))
+                                                        : static_cast<float>(count);
+  }
+};
+
+// Folds the rows [begin, end) of a run in registers. The result of a bag that ends is written to out if that
+// is not null and the bag has a row; else it stays in the bag_fold.
+template <::deeprec::detail::fold Fold, class Panel, class Out, std::size_t... V>
+DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index_t begin, index_t end,
+                              const bag_place place, index_t used, bag_fold& bag, Out* out,
+                              std::index_sequence<V...> vectors) {
+  constexpr bool adding = Fold == ::deeprec::detail::fold::add;
+  const vector_f32 neutral = adding ? zero() : splat(-__builtin_inff());
+  vector_f32 total[sizeof...(V)] = {(place.begins ? neutral : load(bag.columns + index_t{V} * lanes))...};
+  [[maybe_unused]] double bias = place.begins ? 0.0 : bag.bias;
+  if (run.factors == nullptr) {
+    for (index_t k = begin; k < end; ++k) {
+      prefetch_after(run, k, columns);
+      const std::byte* const from = columns.codec.begin_of(run.rows.row(k));
+      if constexpr (!adding) {
+        ((total[V] = maximum(total[V], columns.load_row(from, V))), ...);
+      } else if constexpr (Panel::scaled) {
+        bias += static_cast<double>(add_codes(columns, from, 1.0F, total, vectors));
+      } else {
+        add_values(columns, from, add_once{}, total, vectors);
+      }
+    }
+  } else {
+    for (index_t k = begin; k < end; ++k) {
+      prefetch_after(run, k, columns);
+      const std::byte* const from = columns.codec.begin_of(run.rows.row(k));
+      const float by = run.factors[k];
+      if constexpr (!adding) {
+        ((total[V] = maximum(total[V], columns.load_row(from, V) * splat(by))), ...);
+      } else if constexpr (Panel::scaled) {
+        bias += static_cast<double>(add_codes(columns, from, by, total, vectors));
+      } else {
+        add_values(columns, from, add_times{splat(by)}, total, vectors);
+      }
+    }
+  }
+  if (!place.ends) {
+    bag.bias = bias;
+    (store(bag.columns + index_t{V} * lanes, total[V]), ...);
+    return;
+  }
+  if constexpr (adding) end_sums<Panel>(static_cast<float>(bias), total, vectors);
+  if (place.divides) {
+    const vector_f32 by = splat(place.divisor(used));
+    ((total[V] = total[V] / by), ...);
+  }
+  if (out != nullptr && used > 0) {
+    (columns.store_columns(out, V, total[V]), ...);
+  } else {
+    (store(bag.columns + columns.from_first(V), total[V]), ...);
+  }
+}
+
+template <::deeprec::detail::fold Fold, class Element, int W, bool Narrow, class Out>
+DEEPREC_INLINE void fold_panel(const row_columns<Element>& columns, const located_run& run, index_t begin,
+                               index_t end, const bag_place place, index_t used, bag_fold& bag, Out* out) {
+  using panel_type = panel<Element, W, Narrow>;
+  fold_rows<Fold>(panel_type{columns}, run, begin, end, place, used, bag, out,
+                  std::make_index_sequence<panel_type::vectors>{});
+}
+
+// The same, for columns in so many vectors; 0: fewer columns than one has.
+template <::deeprec::detail::fold Fold, class Element, class Out>
+DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& columns, const located_run& run,
+                                 index_t begin, index_t end, const bag_place place, index_t used,
+                                 bag_fold& bag, Out* out) {
+  if constexpr (is_fallback) {
+    return vectors == 0 ? fold_panel<Fold, Element, 1, true>(columns, run, begin, end, place, used, bag, out)
+           : vectors == 1
+               ? fold_panel<Fold, Element, 1, false>(columns, run, begin, end, place, used, bag, out)
+               : fold_panel<Fold, Element, 4, false>(columns, run, begin, end, place, used, bag, out);
+  } else {
+    // Odd numbers of vectors use the next even panel, except for codes in pairs.
+    constexpr int odd = row_codec<Element>::unit == 1 ? 1 : 0;
+    switch (vectors + (vectors > 1 && vectors % 2 == 1 ? odd : 0)) {
+      case 0:
+        return fold_panel<Fold, Element, 1, true>(columns, run, begin, end, place, used, bag, out);
+      case 1:
+        return fold_panel<Fold, Element, 1, false>(columns, run, begin, end, place, used, bag, out);
+      case 2:
+        return fold_panel<Fold, Element, 2, false>(columns, run, begin, end, place, used, bag, out);
+      case 4:
+        return fold_panel<Fold, Element, 4, false>(columns, run, begin, end, place, used, bag, out);
+      case 6:
+        return fold_panel<Fold, Element, 6, false>(columns, run, begin, end, place, used, bag, out);
+      case 8:
+        return fold_panel<Fold, Element, 8, false>(columns, run, begin, end, place, used, bag, out);
+      default:
+        if constexpr (odd == 0) {
+          if (vectors == 3)
+            return fold_panel<Fold, Element, 3, false>(columns, run, begin, end, place, used, bag, out);
+          if (vectors == 5)
+            return fold_panel<Fold, Element, 5, false>(columns, run, begin, end, place, used, bag, out);
+          return fold_panel<Fold, Element, 7, false>(columns, run, begin, end, place, used, bag, out);
+        }
+    }
+  }
+}
+
+// The divisor of a bag by its weights.
+template <class Args>
+DEEPREC_APART double divisor_of_bag(const Args& args, index_t bag) {
+  ::deeprec::detail::pool_counts counts;
+  for (index_t position = args.ranges.begin(bag); position < args.ranges.end(bag); ++position) {
+    if (args.filters && args.row_of.absent(position)) continue;
+    counts.add(static_cast<double>(args.weights[position]));
+  }
+  return counts.divisor(args.divide);
+}
+
+// The bags [begin, end), in panels; returns the number of ids used.
+template <::deeprec::detail::fold Fold, class Element, class Args>
+DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end, bool fetches) {
+  row_window window;
+  bag_fold fold;
+  bag_place place{};
+  place.divides = args.divide != ::deeprec::detail::divide_by::one;
+  place.divide = args.divide;
+  place.by_weights =
+      place.divides && args.divide != ::deeprec::detail::divide_by::count && args.weights != nullptr;
+  const bool overwrites = args.stored == ::deeprec::detail::when_stored::overwrite;
+  index_t used_first = 0;
+  for (index_t first = 0; first < args.width;) {
+    const index_t left = args.width - first;
+    constexpr index_t most = index_t{max_vectors} * lanes;
+    const index_t count = left >= most ? most : is_fallback && left > lanes ? lanes : left;
+    const index_t vectors = count < lanes ? 0 : (count + lanes - 1) / lanes;
+    const auto columns = columns_of<Element>(args, first, count);
+    index_t last = args.ranges.begin(begin);
+    const index_t begin_position = last;
+    located_run run{};
+    const index_t end_position = args.ranges.end(end - 1);
+    const bool stored = find_run<Element>(args, columns, begin_position, end_position, run);
+    window.open(run.ahead, begin_position, end_position, args.end_position);
+    if (stored && !args.filters) window.ready = end_position;
+    if (fetches && first == 0 && run.ahead > 0) {
+      fetch_rows(args, columns_of<Element>(args, first, count), run.ahead, begin_position);
+    }
+    index_t used_all = 0;
+    for (index_t bag = begin; bag < end; ++bag) {
+      index_t position = last;
+      last = args.ranges.end(bag);
+      if (last - position > ::deeprec::detail::chunk_positions) continue;  // the caller cuts it into chunks
+      auto* const out = args.out + bag * args.out_stride;
+      columns.prefetch_out(out);
+      bool is_zero = false;
+      if (place.by_weights) {
+        const double divisor = divisor_of_bag(args, bag);
+        is_zero = divisor == 0.0;
+        place.of_weights = static_cast<float>(divisor);
+        place.divides = !is_zero;
+      }
+      auto* const into = overwrites && !is_zero ? out : nullptr;
+      index_t used = 0;
+      place.begins = true;
+      while (position < last) {
+        if (position >= window.ready) [[unlikely]]
+          run = locate_from<Element>(args, window, position, true);
+        const index_t stop = last < window.ready ? last : window.ready;
+        const index_t from_row = window.row_at(position);
+        const index_t to_row = window.row_at(stop);
+        used += to_row - from_row;
+        position = stop;
+        place.ends = position == last;
+        fold_vectors<Fold>(vectors, columns, run, from_row, to_row, place, used, fold, into);
+        place.begins = false;
+      }
+      used_all += used;
+      if (into != nullptr && used > 0) continue;
+      if (used == 0) {
+        put_empty<Element>(args, first, count, out + first);
+      } else if (is_zero) {
+        put_value(args.stored, out + first, count, 0.0F);
+      } else {
+        put_values(args.stored, out + first, count, fold.columns);
+      }
+    }
+    if (first == 0) used_first = used_all;
+    first += count;
+  }
+  return used_first;
+}
