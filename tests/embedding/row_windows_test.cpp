@@ -141,7 +141,95 @@ void check_format(std::mt19937_64& random) {
   }
 }
 
+/// The batch with other ids at some positions, and the batch without these positions.
+struct batch_with_absent {
+  batch with, without;
+
+  template <class IsAbsent>
+  batch_with_absent(const batch& of, std::int64_t absent_id, IsAbsent is_absent) : with(of), without(of) {
+    without.offsets = {0};
+    without.wide.clear();
+    without.narrow.clear();
+    without.weights.clear();
+    for (std::size_t bag = 1; bag < of.offsets.size(); ++bag) {
+      for (auto k = static_cast<std::size_t>(of.offsets[bag - 1]);
+           k < static_cast<std::size_t>(of.offsets[bag]); ++k) {
+        if (is_absent(k)) {
+          with.wide[k] = absent_id;
+          with.narrow[k] = static_cast<std::int32_t>(absent_id);
+        } else {
+          without.wide.push_back(of.wide[k]);
+          without.narrow.push_back(of.narrow[k]);
+          without.weights.push_back(of.weights[k]);
+        }
+      }
+      without.offsets.push_back(static_cast<std::int64_t>(without.wide.size()));
+    }
+  }
+};
+
+template <class Table, class Combiner, class Rule>
+void check_absent(isa which, const Table& table, const batch_with_absent& of, bool weighted,
+                  Combiner combiner, Rule rule) {
+  const auto absent = pooling{combiner, rule};
+  const auto expected = pooled<float>(which, table, of.without.view(of.without.wide, weighted), combiner);
+  CHECK(same_bits(expected, pooled<float>(which, table, of.with.view(of.with.wide, weighted), absent)));
+  CHECK(same_bits(expected, pooled<float>(which, table, of.with.view(of.with.narrow, weighted), absent)));
+  const auto clipped = pooling{combiner, max_norm{20}};
+  CHECK(same_bits(pooled<float>(which, table, of.without.view(of.without.wide, weighted), clipped),
+                  pooled<float>(which, table, of.with.view(of.with.wide, weighted),
+                                pooling{combiner, rule, max_norm{20}})));
+}
+
 }  // namespace
+
+TEST_CASE("lookup: absent ids are as if they were not there, wherever in a window they are") {
+  std::mt19937_64 random(seed() + 153);
+  const batch whole(random);
+  const auto n = whole.wide.size();
+  std::vector<bool> drawn(n);
+  for (std::size_t k = 0; k < n; ++k) drawn[k] = random() % 10 == 0;
+  for (const index_t width : {index_t{7}, index_t{16}, index_t{100}}) {
+    std::vector<float> values(static_cast<std::size_t>(rows * width));
+    for (float& x : values) x = static_cast<float>(static_cast<int>(random() % 2000) - 1000) / 300;
+    const auto table = as_table(matrix_view<const float>(values.data(), rows, width));
+    for (int pattern = 0; pattern < 8; ++pattern) {
+      const auto is_absent = [&](std::size_t k) -> bool {
+        switch (pattern) {
+          case 0:
+            return drawn[k];
+          case 1:
+            return k == 0 || k + 1 == n;
+          case 2:
+            return k >= 300 && k < 900;  // more than a window
+          case 3:
+            return k < 300;
+          case 4:
+            return k % 256 == 255;
+          case 5:
+            return k % 256 == 0;
+          case 6:
+            return k % 3 != 0;
+          default:
+            return true;
+        }
+      };
+      CAPTURE(width);
+      CAPTURE(pattern);
+      const batch_with_absent negative(whole, -1, is_absent),
+          padded(whole, 3, [&](std::size_t k) { return is_absent(k) || whole.wide[k] == 3; });
+      for (const isa which : runnable_isas()) {
+        CAPTURE(to_string(which));
+        check_absent(which, table, negative, false, combiner::sum, bounds::skip);
+        check_absent(which, table, negative, true, combiner::sum, bounds::skip);
+        check_absent(which, table, negative, true, combiner::mean_t<combiner::by_weight_t>{}, bounds::skip);
+        check_absent(which, table, negative, false, combiner::mean, bounds::skip);
+        check_absent(which, table, negative, false, combiner::max, bounds::skip);
+        check_absent(which, table, padded, true, combiner::sum, padding::id{3});
+      }
+    }
+  }
+}
 
 TEST_CASE("lookup: any form of a batch gives the same bits, for rows of floats") {
   std::mt19937_64 random(seed() + 150);

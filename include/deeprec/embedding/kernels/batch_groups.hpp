@@ -60,7 +60,8 @@ batch_groups_size groups_size(const Rows& rows) noexcept {
   return size;
 }
 
-/// The row of each group, for kernels: by value, so that their stores can't be taken to change it.
+/// The row of each group, for kernels. Passed by value: a compiler must assume that a store changes what a
+/// reference refers to.
 struct group_rows {
   group_keys keys;
   const std::byte* base;

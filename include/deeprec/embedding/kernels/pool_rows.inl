@@ -1,5 +1,5 @@
-// Bags whose rows are folded in registers, each panel over all bags before the next one. Once for each region,
-// after copy_rows.inl.
+// Bags whose rows are folded in registers, each panel over all bags before the next one. Once for each
+// region, after copy_rows.inl.
 
 struct add_once {
   DEEPREC_INLINE vector_f32 operator()(vector_f32 x, vector_f32 sum) const { return sum + x; }

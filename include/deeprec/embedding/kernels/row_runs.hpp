@@ -1,5 +1,5 @@
-// Rows of consecutive positions, as the lookup kernels read them: in place, by the numbers that are stored, or
-// from a window of addresses.
+// Rows of consecutive positions, as the lookup kernels read them: in place, by the numbers that are stored,
+// or from a window of addresses.
 //
 //   begin ........ ready ........ stop     a window holds rows of positions before `ready`, and those `ahead`
 //                                          later, which are prefetched

@@ -78,7 +78,7 @@ DEEPREC_INLINE void step_group(const Rows& rows, const Rounding& rounding, const
 /// Element are read and written by row_values in optim/detail/apply_row.inl, or a specialisation of it.
 ///
 /// The gradient of a single position is read in place; those of several are summed in scratch. Arguments are
-/// taken by value, so that stores to rows can't be taken to change them.
+/// passed by value: a compiler must assume that a store to a row changes what a reference refers to.
 template <class Element, class Optimizer, class Rows, class Rounding, class Args>
 void update_rows(region here, const Rows rows, const Rounding rounding, const Args args, index_t begin,
                  index_t end, float* scratch) {

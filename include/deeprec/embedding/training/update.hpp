@@ -7,7 +7,9 @@
 // With max_norm the gradient flows through the norm, as TensorFlow's clip_by_norm does; an empty bag that
 // became the default row gives its gradient to that row.
 //
-//   ids ──sort──> positions grouped by row ──one worker per group──> gradient in scratch ──> row in place
+//   ids ──> positions grouped by row ──one worker per group──> gradient in scratch ──> row in place
+//
+// Only ids that may be repeated are sorted.
 //
 // Gradients of N rows are never materialised. Not here: gradients of the weights, and gradients that are
 // returned instead of applied (gradient.hpp).
@@ -161,10 +163,10 @@ update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, 
 ///           16 bits are rounded once per step: to nearest even, or up and down at random without bias
 ///           (rounding::stochastic), where a row's random bits depend on seed, step, row and column only.
 ///           NaN gradients: as apply_row
-/// @cost     O(N*D + N * bytes of an id): sorts the ids, reads N gradient rows, reads and writes the rows
-///           used; takes about 50 bytes per id and per bag (100 for row sources other than tables), 4 * D
-///           bytes for each thread and for each 4096 ids from the context's resource, in one block and before
-///           the first row is updated
+/// @cost     O(N*D + N * bytes of an id): sorts the ids that may be repeated, reads N gradient rows, reads
+///           and writes the rows used; takes about 50 bytes per id and per bag (100 for row sources other
+///           than tables), 4 * D bytes for each thread and for each 4096 ids from the context's resource, in
+///           one block and before the first row is updated
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch for a null gradient and when the rows have no room for the
 ///           optimizer's state (row_layout::state_floats); out_of_memory. On an error nothing is written
