@@ -420,6 +420,33 @@ TEST_CASE("pipeline: a move that throws, wherever it is, ends the run, and no it
   CHECK(ended_well > 0);
 }
 
+TEST_CASE(
+    "pipeline: after a failure of an ordered stage no thread of it waits for a consumer that has ended") {
+  counting_pool pool;
+  for (int round = 0; round < 400; ++round) {
+    int k = 0;
+    std::vector<int> seen;
+    const int fails = round % 7;
+    pipeline p(pool,
+               source("read", [&] { return k == 60 ? std::optional<int>() : std::optional<int>(k++); }) |
+                   stage("ordered",
+                         [&](int i) -> result<int> {
+                           if (i != fails) return i;
+                           std::this_thread::yield();  // the other thread fills the edge meanwhile
+                           return status(errc::io_error, "text");
+                         })
+                       .parallel(2) |
+                   stage("unordered", [](int i) { return i; }).parallel(2).unordered() |
+                   sink("last", [&](int i) { seen.push_back(i); }),
+               {.capacity = 1});
+    const result<void> r = p.run();
+    REQUIRE(!r.ok());
+    CHECK(r.code() == errc::io_error);
+    CHECK(seen.size() <= static_cast<std::size_t>(fails));
+    CHECK(pool.running == 0);
+  }
+}
+
 TEST_CASE("pipeline: a stop is seen after at most one item of each stage, also where a stage waits") {
   counting_pool pool;
   for (int where = 0; where < 3; ++where) {

@@ -114,7 +114,8 @@ class segment_worker {
     const time_point begun = Atomics::now();
     const segment_end how = guarded([&] { return team_loop(team); });
     team.over.store(true, std::memory_order_relaxed);
-    if (how != segment_end::input) in_->cancel();
+    // No more from above: also after the end, behind which another thread of an ordered segment may still put.
+    in_->cancel();
     if (failure_) {
       out_->note_end(number_, std::move(failure_));
       team.ended.store(true, std::memory_order_relaxed);
