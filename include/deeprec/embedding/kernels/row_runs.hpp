@@ -1,10 +1,10 @@
 // Rows of consecutive positions, as the lookup kernels read them: in place, by the numbers that are stored,
 // or from a window of addresses.
 //
-//   begin ........ ready ........ stop     a window holds rows of positions before `ready`, and those `ahead`
-//                                          later, which are prefetched
+//   begin ........ ready ........ end      the run is read up to `ready`; the rows from there to `end`, which
+//                                          are `ahead` more, are only prefetched
 //
-// Here is what no region and no element repeats.
+// Compiled once for all regions and elements.
 #pragma once
 
 #include <cstddef>
@@ -79,7 +79,7 @@ struct row_window {
   index_t ready;
   index_t end;                   // of the positions that are read
   bool skips;                    // rows that are absent are left out
-  std::int32_t index[room + 1];  // where they are: of each position, the number of rows before its own
+  std::int32_t index[room + 1];  // then the number of present rows before each position, and before `end`
   std::uint64_t located[room];   // addresses of rows; 0: absent
   float scaled[room];            // their factors, where they are not the batch's
 
@@ -91,7 +91,7 @@ struct row_window {
     skips = false;
   }
   /// The next positions, from a position on.
-  void move_to(index_t position) {
+  DEEPREC_INLINE void move_to(index_t position) {
     begin = position;
     end = stop - position < room ? stop : position + room;
     ready = end == stop ? stop : end - ahead;
@@ -101,8 +101,8 @@ struct row_window {
     return skips ? index_t{index[position - begin]} : position - begin;
   }
   /// The run of `count` rows.
-  [[nodiscard]] located_run run(const stored_numbers& rows, index_t count, const float* factors,
-                                bool filters) const {
+  [[nodiscard]] DEEPREC_INLINE located_run run(const stored_numbers& rows, index_t count,
+                                               const float* factors, bool filters) const {
     return {rows, factors, count, ahead == 0 ? 0 : count - ahead, ahead, filters};
   }
 };

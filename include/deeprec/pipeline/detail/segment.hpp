@@ -114,7 +114,7 @@ class segment_worker {
     const time_point begun = Atomics::now();
     const segment_end how = guarded([&] { return team_loop(team); });
     team.over.store(true, std::memory_order_relaxed);
-    // No more from above, also after the end: another thread of an ordered segment may still put behind it.
+    // No more from above, also after the end: a thread of an ordered segment may wait to put behind it.
     in_->cancel();
     if (failure_) {
       out_->note_end(number_, std::move(failure_));
