@@ -112,7 +112,7 @@ class segment_worker {
     requires(has_in && has_out)
   {
     const time_point begun = Atomics::now();
-    const segment_end how = guarded([&] { return team_loop(team); });
+    guarded([&] { return team_loop(team); });  // how it ended is in the marks and in failure_
     team.over.store(true, std::memory_order_relaxed);
     // No more from above, also after the end: a thread of an ordered segment may wait to put behind it.
     in_->cancel();
