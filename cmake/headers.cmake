@@ -76,6 +76,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/detail/gemm_arithmetic.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp
+    include/deeprec/dense/detail/gemm_plans.hpp
     include/deeprec/dense/detail/gemm_tiles.inl
     include/deeprec/dense/detail/gemm_tiles_args.hpp
     include/deeprec/dense/detail/gemm_tiles_kernels.hpp
@@ -133,6 +134,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/groups/update_features.hpp
     include/deeprec/embedding/kernels/backward.hpp
     include/deeprec/embedding/kernels/batch_groups.hpp
+    include/deeprec/embedding/kernels/batch_rows.hpp
     include/deeprec/embedding/kernels/common_lookups.inl
     include/deeprec/embedding/kernels/copy_rows.inl
     include/deeprec/embedding/kernels/device_pool.hpp

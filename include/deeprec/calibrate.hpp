@@ -41,6 +41,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
+template <class = unit>
 class calibration {
  public:
   using clock = std::chrono::steady_clock;
@@ -232,7 +233,7 @@ template <class Context, class = detail::unit>
 [[nodiscard]] kernel_tuning calibrate(Context&& context_or_executor,
                                       std::chrono::milliseconds most = std::chrono::milliseconds(200)) {
   const auto ctx = detail::as_context(context_or_executor);
-  return detail::calibration(ctx, most).run(ctx);
+  return detail::calibration<>(ctx, most).run(ctx);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

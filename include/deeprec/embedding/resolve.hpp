@@ -25,6 +25,7 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/batch_rows.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/kernels/resolution.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -94,6 +95,11 @@ class resolved_rows {
   mutable std::pmr::vector<detail::batch_groups> groups_;  // one, once they are made
 };
 
+namespace detail {
+template <class Source, class Bags, class Pooling>
+inline constexpr bool is_resolved<resolved_rows<Source, Bags, Pooling>> = true;
+}  // namespace detail
+
 /// Checks the ids of a batch and locates their rows.
 ///
 /// @shape   source of rows of width D · bags {offsets (B+1), ids (N), weights (N) or none}
@@ -132,90 +138,5 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class M
   const status s = detail::or_out_of_memory("resolve", [&] { return rows.resolve_on(ctx, admits); });
   return s ? result_type(std::move(rows)) : result_type(s);
 }
-
-namespace detail {
-
-template <class T>
-inline constexpr bool is_resolved = false;
-template <class Source, class Bags, class Pooling>
-inline constexpr bool is_resolved<resolved_rows<Source, Bags, Pooling>> = true;
-
-/// A batch that a verb resolves itself, with the interface of resolved_rows.
-template <class Source, class Bags, class Pooling, class = unit>
-class unresolved_rows {
- public:
-  using source_type = Source;
-  using bags_type = Bags;
-  using pooling_type = Pooling;
-
-  constexpr unresolved_rows(const Source& source, const Bags& bags, const Pooling& pooling)
-      : source_(source), bags_(bags), pooling_(pooling) {}
-  [[nodiscard]] const Source& source() const noexcept { return source_; }
-  [[nodiscard]] const Bags& bags() const noexcept { return bags_; }
-  [[nodiscard]] const Pooling& pooling() const noexcept { return pooling_; }
-  [[nodiscard]] auto resolution() const {
-    return detail::resolution<Source, Bags, Pooling>(source_, bags_, pooling_);
-  }
-  /// Upper bound of the scratch that group_in takes.
-  [[nodiscard]] index_t group_bytes() const noexcept {
-    return scratch_block::bytes_of<std::byte>(batch_groups::bytes_for(groups_size(*this)));
-  }
-  /// Upper bound of the scratch that resolve_in takes.
-  [[nodiscard]] index_t address_bytes() const noexcept {
-    if constexpr (DirectRowSource<Source>) {
-      return 0;
-    } else {
-      return scratch_block::bytes_of<const std::byte*>(most_positions(bags_));
-    }
-  }
-
- private:
-  Source source_;
-  Bags bags_;
-  Pooling pooling_;
-};
-
-template <class Pooling>
-using pooling_for = std::remove_cvref_t<decltype(as_pooling(std::declval<const Pooling&>()))>;
-
-/// Rows as an operation keeps them: resolved ones by reference.
-template <class Rows>
-using kept_rows = std::conditional_t<is_resolved<Rows>, const Rows&, Rows>;
-template <class Rows>
-using resolution_of = std::remove_cvref_t<decltype(std::declval<const Rows&>().resolution())>;
-
-/// Resolves a batch with scratch for its addresses.
-template <class Context, class Resolution>
-DEEPREC_INLINE status resolve_in(const Context& ctx, Resolution& rows, scratch_block& scratch) {
-  if (const status s = rows.open(); !s) return s;
-  if constexpr (!Resolution::is_direct) {
-    rows.place_addresses(scratch.take<const std::byte*>(rows.addresses()).data());
-  }
-  return resolve_opened(ctx, rows);
-}
-
-/// The groups of resolved rows, or of rows that were resolved in scratch, which are made in scratch.
-template <class Context, class Rows, class Resolution>
-decltype(auto) groups_of(const Context& ctx, const Rows& given, const Resolution& rows, group_order order,
-                         scratch_block& scratch) {
-  if constexpr (is_resolved<Rows>) {
-    return given.groups(ctx, order);
-  } else {
-    return group_in(ctx, rows, order, scratch);
-  }
-}
-
-/// The effects of reading a batch and its rows.
-template <class Rows, class F>
-void read_effects(const Rows& rows, F&& f) {
-  using source_type = typename Rows::source_type;
-  using bags_space = typename Rows::bags_type::space;
-  if constexpr (requires { rows.source().data(); }) {
-    f(effect_on<typename source_type::space>(rows.source().data(), access_mode::reads));
-  }
-  f(effect_on<bags_space>(rows.bags().ids(), access_mode::reads));
-}
-
-}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

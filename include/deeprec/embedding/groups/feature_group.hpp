@@ -27,7 +27,6 @@
 #include <deeprec/embedding/groups/detail/features.hpp>
 #include <deeprec/embedding/kernels/step_groups.hpp>
 #include <deeprec/embedding/pooling.hpp>
-#include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 

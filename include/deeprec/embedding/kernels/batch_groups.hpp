@@ -21,7 +21,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
-#include <deeprec/embedding/kernels/resolution.hpp>
+#include <deeprec/embedding/kernels/batch_rows.hpp>
 #include <deeprec/embedding/kernels/row_groups.hpp>
 #include <deeprec/ops/key_seed.hpp>
 #include <deeprec/ops/number_keys.hpp>
@@ -274,6 +274,23 @@ batch_groups group_in(const Context& ctx, const Resolution& rows, group_order or
   groups.add(ctx, rows);
   groups.group(ctx, order);
   return groups;
+}
+
+/// Upper bound of the scratch that group_in takes for a batch.
+template <class Rows>
+index_t group_bytes(const Rows& rows) noexcept {
+  return scratch_block::bytes_of<std::byte>(batch_groups::bytes_for(groups_size(rows)));
+}
+
+/// The groups of resolved rows, or of rows that were resolved in scratch, which are made in scratch.
+template <class Context, class Rows, class Resolution>
+decltype(auto) groups_of(const Context& ctx, const Rows& given, const Resolution& rows, group_order order,
+                         scratch_block& scratch) {
+  if constexpr (is_resolved<Rows>) {
+    return given.groups(ctx, order);
+  } else {
+    return group_in(ctx, rows, order, scratch);
+  }
 }
 
 }}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT

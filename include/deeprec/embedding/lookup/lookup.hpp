@@ -24,10 +24,10 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/embedding/kernels/batch_rows.hpp>
 #include <deeprec/embedding/kernels/pool_job.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
-#include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 
@@ -143,15 +143,15 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
   return detail::run_now(ctx, lookup_op(table, bags, pooling, out));
 }
 
-/// The same, for rows that were resolved: no id is checked or located again.
+/// The same, for rows that were resolved (resolve.hpp): no id is checked or located again.
 ///
 /// @shape   out (B,D), any row stride; with concat (N,D)
 /// @cost    O(N*D)
 /// @threads as lookup; concurrent lookups of one resolved_rows are safe
 /// @error   as lookup, except for ids and weights
-template <class Context, class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace,
-          class Columns, class = detail::unit>
-[[nodiscard]] status lookup(Context&& context_or_executor, const resolved_rows<Source, Bags, Pooling>& rows,
+template <class Context, class Rows, class Out, MemorySpace OutSpace, class Columns, class = detail::unit>
+  requires(detail::is_resolved<Rows>)
+[[nodiscard]] status lookup(Context&& context_or_executor, const Rows& rows,
                             matrix_view<Out, OutSpace, Columns> out) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, lookup_op(rows, out));

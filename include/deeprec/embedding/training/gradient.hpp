@@ -229,7 +229,7 @@ status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
   const detail::backward_size size{
       .positions = detail::grouped_positions(given.bags(), given.pooling()), .width = width, .workers = 0};
   index_t bytes = detail::backward_pass::bytes_for(size);
-  if constexpr (!detail::is_resolved<Rows>) bytes = detail::capped_sum(bytes, given.group_bytes());
+  if constexpr (!detail::is_resolved<Rows>) bytes = detail::capped_sum(bytes, detail::group_bytes(given));
   detail::scratch_block block(ctx.memory, bytes);
   decltype(auto) rows = given.resolution();
   if constexpr (!detail::is_resolved<Rows>) {

@@ -104,7 +104,8 @@ class update_op {
       if constexpr (detail::is_resolved<Rows>) {
         return pass;
       } else {
-        return detail::capped_sum(pass, detail::capped_sum(rows_.address_bytes(), rows_.group_bytes()));
+        return detail::capped_sum(pass,
+                                  detail::capped_sum(rows_.address_bytes(), detail::group_bytes(rows_)));
       }
     } else {
       return 0;

@@ -25,7 +25,6 @@
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/kernels/resolution.hpp>
 #include <deeprec/embedding/kernels/step_groups.hpp>
-#include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
