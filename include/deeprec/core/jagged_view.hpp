@@ -190,7 +190,7 @@ class jagged_view {
       return false;
     const index_t first = first_position();
     if (first < 0 || first > id_count_ - bags_ || end_position() != first + bags_) return false;
-    return detail::consecutive(offsets_, last_stored() + 1);
+    return bags_ == 1 || detail::consecutive(offsets_, last_stored() + 1);
   }
 
   /// Reports the first fault of the offsets: negative, decreasing, or beyond the ids.
@@ -233,7 +233,7 @@ class jagged_view {
 
  private:
   [[nodiscard]] constexpr bool sizes_fit() const noexcept {
-    return detail::fits_memory(detail::capped_sum(bags_, 1), sizeof(Offset)) &&
+    return bags_ < detail::most_size && detail::fits_memory(bags_ + 1, sizeof(Offset)) &&
            detail::fits_memory(id_count_, sizeof(Id));
   }
   // The index of the last offset in memory.

@@ -33,7 +33,7 @@ DEEPREC_HD constexpr index_t capped_round_up(index_t size, index_t alignment) no
 
 /// True where an array of `count` elements of `element_bytes` bytes can exist.
 DEEPREC_HD constexpr bool fits_memory(index_t count, std::size_t element_bytes) noexcept {
-  return capped_product(count, static_cast<index_t>(element_bytes)) < most_size;
+  return count <= (most_size - 1) / static_cast<index_t>(element_bytes);
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -105,6 +105,17 @@ DEEPREC_APART void add_row(const Args& args, index_t first, index_t count, const
   fits ? store(out + last, end) : store_first(out + last, end, lanes - 1);
 }
 
+// Writes columns of a row times a factor to a row of out, or adds them.
+template <class Element, class Args, class Out>
+DEEPREC_APART void copy_row(const Args& args, index_t first, index_t count, const std::byte* row,
+                            float factor, Out* out) {
+  if (args.stored == ::deeprec::detail::when_stored::accumulate) {
+    return add_row<Element>(args, first, count, row, factor, out);
+  }
+  put_row(row_times<Element>(args, columns_of<Element>(args, first, count), row, factor, start_of(args)),
+          out);
+}
+
 // Writes columns of a bag without ids to out.
 template <class Element, class Args, class Out>
 DEEPREC_APART void put_empty(const Args& args, index_t first, index_t count, Out* out) {
@@ -114,12 +125,7 @@ DEEPREC_APART void put_empty(const Args& args, index_t first, index_t count, Out
     return put_value(args.stored, out, count, args.empty == when::identity ? -__builtin_inff() : 0.0F);
   }
   const float factor = args.max_norm > 0 ? clip_factor<Element>(args, args.default_row) : 1.0F;
-  if (args.stored == ::deeprec::detail::when_stored::accumulate) {
-    return add_row<Element>(args, first, count, args.default_row, factor, out);
-  }
-  put_row(row_times<Element>(args, columns_of<Element>(args, first, count), args.default_row, factor,
-                             start_of(args)),
-          out);
+  copy_row<Element>(args, first, count, args.default_row, factor, out);
 }
 
 // gather_run, `plain` where every row is present and copied as it is.
@@ -162,26 +168,31 @@ DEEPREC_INLINE index_t gather_rows(const Args& args, const row_columns<Element>&
 // A run of rows, each to a row of out from row `first` on, of which rows are written up to row `end`. Returns
 // the number of rows.
 template <class Element, class Args>
-DEEPREC_APART index_t gather_run(const Args& args, const row_columns<Element>& columns,
-                                 const located_run& run, index_t first, index_t end) {
+DEEPREC_INLINE index_t gather_run(const Args& args, const row_columns<Element>& columns,
+                                  const located_run& run, index_t first, index_t end) {
   const bool plain =
       !run.filters && run.factors == nullptr && args.stored == ::deeprec::detail::when_stored::overwrite;
   return plain ? gather_rows<true>(args, columns, run, first, end)
                : gather_rows<false>(args, columns, run, first, end);
 }
 
-// The rows of the positions [begin, end), which have to be located.
+// The rows of the positions [begin, end).
 template <class Element, class Args>
-DEEPREC_APART index_t gather_located(const Args& args, const row_columns<Element>& columns, index_t ahead,
-                                     index_t begin, index_t end, index_t base) {
+DEEPREC_APART index_t gather_positions(const Args& args, index_t begin, index_t end, index_t base,
+                                       bool fetches) {
+  const auto columns = columns_of<Element>(args, 0, args.width);
+  located_run run{};
   row_window window;
-  window.open(ahead, begin, end, args.end_position);
+  const bool in_place = find_run(args, columns, begin, end, run);
+  if (fetches && run.ahead > 0) fetch_rows(args, columns, run.ahead, begin);
+  if (!in_place) window.open(run.ahead, begin, end, args.end_position);
   index_t used = 0;
-  for (index_t position = begin; position < end;) {
-    located_run run = locate_from<Element>(args, window, position, false);
-    run.count = (end < window.ready ? end : window.ready) - position;
+  for (index_t position = begin; position < end; position += run.count) {
+    if (!in_place) {
+      run = locate_from<Element>(args, window, position, false);
+      run.count = (end < window.ready ? end : window.ready) - position;
+    }
     used += gather_run(args, columns, run, position - base, end - base);
-    position += run.count;
   }
   return used;
 }

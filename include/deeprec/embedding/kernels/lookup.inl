@@ -42,12 +42,14 @@ index_t lookup_kernels<Element, Args>::pool_maximum(const Args& args, index_t be
 template <class Element, class Args>
 index_t lookup_kernels<Element, Args>::gather(const Args& args, index_t begin, index_t end, index_t base,
                                               bool fetches) {
-  const auto columns = columns_of<Element>(args, 0, args.width);
-  located_run run{};
-  const bool stored = find_run(args, columns, begin, end, run);
-  if (fetches && run.ahead > 0) fetch_rows(args, columns, run.ahead, begin);
-  return stored ? gather_run(args, columns, run, begin - base, end - base)
-                : gather_located(args, columns, run.ahead, begin, end, base);
+  if (end - begin != 1 || end < args.end_position || args.filters || args.max_norm > 0) {
+    return gather_positions<Element>(args, begin, end, base, fetches);
+  }
+  // One row and none after it: what a loop prepares would take longer than the row.
+  copy_row<Element>(args, 0, args.width, args.row_of(begin),
+                    args.weights == nullptr ? 1.0F : args.weights[begin],
+                    args.out + (begin - base) * args.out_stride);
+  return 1;
 }
 
 /// lookup_kernels of this region, for decltype.
