@@ -40,10 +40,10 @@ struct direct_rows {
     return is_absent(id_number(ids[position]), rows, padding) ||
            (pruned_by != nullptr && !(pruned_by[position] > 0.0F));
   }
-  /// Calls f(k, row) for the rows of the positions [begin, begin + count).
+  /// Calls f(k, row, absent(k)) for the rows of the positions [begin, begin + count).
   template <class F>
   DEEPREC_INLINE void for_each(index_t begin, index_t count, const F& f) const {
-    for (index_t k = 0; k < count; ++k) f(k, (*this)(begin + k));
+    for (index_t k = 0; k < count; ++k) f(k, (*this)(begin + k), absent(begin + k));
   }
   static stored_numbers stored(index_t) { return {}; }
   /// A power of two up to 64 that divides every row's address.
@@ -98,20 +98,20 @@ class rows_by_number {
 
   DEEPREC_INLINE const std::byte* operator()(index_t position) const { return row_of(number(position)); }
   /// True when the id at a position counts as absent, where ids are filtered.
-  DEEPREC_INLINE bool absent(index_t position) const {
-    const std::int64_t n = number(position);
-    // Without branches: they would be mispredicted.
-    int absent = int{static_cast<std::uint64_t>(n) - least_ >= count_} | int{n == padding_};
-    if (pruned_by_ != nullptr) absent |= int{!(pruned_by_[position] > 0.0F)};
-    return absent != 0;
-  }
-  /// Calls f(k, row) for the rows of the positions [begin, begin + count).
+  DEEPREC_INLINE bool absent(index_t position) const { return absent(number(position), position); }
+  /// Calls f(k, row, absent(k)) for the rows of the positions [begin, begin + count).
   template <class F>
   DEEPREC_INLINE void for_each(index_t begin, index_t count, const F& f) const {
     if (wide_) {
-      for (index_t k = 0; k < count; ++k) f(k, row_of(wide(begin + k)));
+      for (index_t k = 0; k < count; ++k) {
+        const std::int64_t n = wide(begin + k);
+        f(k, row_of(n), absent(n, begin + k));
+      }
     } else {
-      for (index_t k = 0; k < count; ++k) f(k, row_of(narrow(begin + k)));
+      for (index_t k = 0; k < count; ++k) {
+        const std::int64_t n = narrow(begin + k);
+        f(k, row_of(n), absent(n, begin + k));
+      }
     }
   }
   /// The numbers from a position on, where they are of 64 bits.
@@ -130,6 +130,12 @@ class rows_by_number {
   // By integers: the base of addresses is null.
   [[nodiscard]] DEEPREC_INLINE const std::byte* row_of(std::int64_t number) const {
     return row_of_number(base_, stride_, number);
+  }
+  [[nodiscard]] DEEPREC_INLINE bool absent(std::int64_t n, index_t position) const {
+    // Without branches: they would be mispredicted.
+    int absent = int{static_cast<std::uint64_t>(n) - least_ >= count_} | int{n == padding_};
+    if (pruned_by_ != nullptr) absent |= int{!(pruned_by_[position] > 0.0F)};
+    return absent != 0;
   }
   [[nodiscard]] DEEPREC_INLINE std::int64_t number(index_t position) const {
     return wide_ ? wide(position) : narrow(position);

@@ -121,24 +121,19 @@ DEEPREC_APART located_run locate_rows(const Rows& rows, const float* weights, bo
   index_t present = count;
   if (window.skips) {
     std::int32_t before = 0;
-    row_of.for_each(begin, count, [&](index_t k, const std::byte* row) {
+    row_of.for_each(begin, count, [&](index_t k, const std::byte* row, bool absent) {
       to[before] = reinterpret_cast<std::uintptr_t>(row);
+      if (factors != nullptr) window.scaled[before] = factors[k];
       window.index[k] = before;
-      before += row_of.absent(begin + k) ? 0 : 1;
+      before += absent ? 0 : 1;
     });
     window.index[count] = before;
     present = before;
-    if (weights != nullptr) {
-      for (index_t k = 0; k < count; ++k) window.scaled[window.index[k]] = factors[k];
-      factors = window.scaled;
-    }
-  } else if (filters) {
-    for (index_t k = 0; k < count; ++k) {
-      to[k] = row_of.absent(begin + k) ? 0 : reinterpret_cast<std::uintptr_t>(row_of(begin + k));
-    }
+    if (factors != nullptr) factors = window.scaled;
   } else {
-    row_of.for_each(begin, count,
-                    [to](index_t k, const std::byte* row) { to[k] = reinterpret_cast<std::uintptr_t>(row); });
+    row_of.for_each(begin, count, [to, filters](index_t k, const std::byte* row, bool absent) {
+      to[k] = filters && absent ? 0 : reinterpret_cast<std::uintptr_t>(row);
+    });
   }
   return window.run(stored_numbers::addresses(to), present, factors, filters && !window.skips);
 }
