@@ -228,4 +228,20 @@ struct pool_args {
   when_stored stored;
 };
 
+// Compiled once for all regions: the squares of weights are exact, so fused additions have the same bits.
+inline namespace DEEPREC_UNIT {
+
+/// Number and weights of a bag's ids, without those that are absent.
+template <class Args>
+DEEPREC_APART pool_counts counts_of_bag(const Args& args, index_t bag) {
+  pool_counts counts;
+  for (index_t position = args.ranges.begin(bag); position < args.ranges.end(bag); ++position) {
+    if (args.filters && args.row_of.absent(position)) continue;
+    counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[position]));
+  }
+  return counts;
+}
+
+}  // namespace DEEPREC_UNIT
+
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -100,11 +100,7 @@ index_t pool_long_bag(const Context& ctx, const pool_args<Out, Rows>& args, inde
       }
     }
   }
-  pool_counts counts;
-  for (index_t position = begin; position < end; ++position) {
-    if (args.filters && args.row_of.absent(position)) continue;
-    counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[position]));
-  }
+  const pool_counts counts = counts_of_bag(args, bag);
   Out* const out = args.out + bag * args.out_stride;
   if (counts.used == 0 && args.empty == when_empty::keep) return 0;
   if (counts.used == 0 && args.empty == when_empty::default_row) {

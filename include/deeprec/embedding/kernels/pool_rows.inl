@@ -178,17 +178,6 @@ DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& co
   }
 }
 
-// The divisor of a bag by its weights.
-template <class Args>
-DEEPREC_APART double divisor_of_bag(const Args& args, index_t bag) {
-  ::deeprec::detail::pool_counts counts;
-  for (index_t position = args.ranges.begin(bag); position < args.ranges.end(bag); ++position) {
-    if (args.filters && args.row_of.absent(position)) continue;
-    counts.add(static_cast<double>(args.weights[position]));
-  }
-  return counts.divisor(args.divide);
-}
-
 // The bags [begin, end), in panels; returns the number of ids used.
 template <::deeprec::detail::fold Fold, class Element, class Args>
 DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end, bool fetches) {
@@ -226,7 +215,7 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
       columns.prefetch_out(out);
       bool is_zero = false;
       if (place.by_weights) {
-        const double divisor = divisor_of_bag(args, bag);
+        const double divisor = ::deeprec::detail::counts_of_bag(args, bag).divisor(args.divide);
         is_zero = divisor == 0.0;
         place.of_weights = static_cast<float>(divisor);
         place.divides = !is_zero;

@@ -181,11 +181,7 @@ DEEPREC_INLINE bool any_absent(const stored_numbers& rows, index_t count) {
   }
   std::uint64_t any = 0;
   for (index_t lane = 0; lane < step; ++lane) any |= bad[lane];
-  if (rows.pruned_by != nullptr) {
-    for (index_t w = 0; w < k; ++w) any |= rows.pruned_by[w] > 0.0F ? 0 : 1;
-  }
-  for (; k < count; ++k) any |= rows.absent(k) ? 1 : 0;
-  return any != 0;
+  return any != 0 || ::deeprec::detail::any_absent_from(rows, rows.pruned_by != nullptr ? 0 : k, count);
 }
 
 // The rows from a position on. `skips`: those that are absent are left out.

@@ -110,6 +110,13 @@ struct row_window {
 // Loops that compilers may vectorise have the compiler flags of their unit in their names, as kernels do.
 inline namespace DEEPREC_UNIT {
 
+/// True when one of the rows [begin, end) is absent.
+DEEPREC_APART inline bool any_absent_from(const stored_numbers& rows, index_t begin, index_t end) {
+  bool any = false;
+  for (index_t k = begin; k < end; ++k) any |= rows.absent(k);
+  return any;
+}
+
 /// Writes the addresses of a window's rows. weights: of the batch; null: all 1.
 template <class Rows>
 DEEPREC_APART located_run locate_rows(const Rows& rows, const float* weights, bool filters,
