@@ -32,18 +32,16 @@ struct direct_rows {
   std::int64_t padding;    // -1 when there is none
   const float* pruned_by;  // weights; an id whose weight is not above 0 is absent; null: they prune nothing
 
-  DEEPREC_INLINE const std::byte* operator()(index_t position) const {
-    return row_of_number(reinterpret_cast<std::uintptr_t>(base), stride, id_number(ids[position]));
-  }
+  DEEPREC_INLINE const std::byte* operator()(index_t position) const { return row(id_number(ids[position])); }
   /// True when the id at a position counts as absent, where ids are filtered.
-  DEEPREC_INLINE bool absent(index_t position) const {
-    return is_absent(id_number(ids[position]), rows, padding) ||
-           (pruned_by != nullptr && !(pruned_by[position] > 0.0F));
-  }
+  DEEPREC_INLINE bool absent(index_t position) const { return absent(id_number(ids[position]), position); }
   /// Calls f(k, row, absent(k)) for the rows of the positions [begin, begin + count).
   template <class F>
   DEEPREC_INLINE void for_each(index_t begin, index_t count, const F& f) const {
-    for (index_t k = 0; k < count; ++k) f(k, (*this)(begin + k), absent(begin + k));
+    for (index_t k = 0; k < count; ++k) {
+      const auto number = id_number(ids[begin + k]);
+      f(k, row(number), absent(number, begin + k));
+    }
   }
   static stored_numbers stored(index_t) { return {}; }
   /// A power of two up to 64 that divides every row's address.
@@ -54,6 +52,16 @@ struct direct_rows {
   static direct_rows only(const std::byte* const* row) {
     static constexpr Id zero{};
     return {*row, 0, &zero, 1, -1, nullptr};
+  }
+
+ private:
+  template <class Number>
+  [[nodiscard]] DEEPREC_INLINE const std::byte* row(Number number) const {
+    return row_of_number(reinterpret_cast<std::uintptr_t>(base), stride, number);
+  }
+  template <class Number>
+  [[nodiscard]] DEEPREC_INLINE bool absent(Number number, index_t position) const {
+    return is_absent(number, rows, padding) || (pruned_by != nullptr && !(pruned_by[position] > 0.0F));
   }
 };
 
