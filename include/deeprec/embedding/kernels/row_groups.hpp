@@ -213,69 +213,72 @@ class row_groups {
     });
   }
 
-  // The entry of a row in the filter: its word, and its bit for `seen`; that for `again` is 32 higher.
+  // The entry of a row in the filter: its word, and its bit for "seen"; that for "again" is 32 higher.
   struct filter_entry {
     std::size_t word;
-    std::uint64_t seen;
+    int seen;
   };
   [[nodiscard]] DEEPREC_INLINE filter_entry entry_of(std::uint64_t key, int word_bits) const noexcept {
     const std::uint64_t mixed = (key >> position_bits_) * 0x9e3779b97f4a7c15U;
     return {static_cast<std::size_t>(mixed >> (64 - word_bits)),
-            std::uint64_t{1} << (mixed >> (59 - word_bits) & 31)};
+            static_cast<int>(mixed >> (59 - word_bits) & 31)};
   }
 
   // Puts the keys whose row has an entry of the filter for itself before the others; returns their number.
-  // Both keep their order.
+  // Both keep their order. Without branches on single, which no predictor learns.
   template <class Context>
   index_t set_singles_apart(const Context& ctx) {
-    if (size() < 2) return size();
+    const index_t count = size();
+    if (count < 2) return count;
     // The filter takes the place of the starts, which are not yet known.
     auto* const filter = static_cast<std::uint64_t*>(static_cast<void*>(starts_.data()));
-    const int word_bits = std::bit_width(static_cast<std::uint64_t>(size())) - 1;
+    const int word_bits = std::bit_width(static_cast<std::uint64_t>(count)) - 1;
     std::fill_n(filter, std::size_t{1} << word_bits, std::uint64_t{0});
-    const auto is_single = [&](std::uint64_t key) {
+    const std::uint64_t* const from = keys_.data();
+    std::uint64_t* const to = spare_.data();
+    const auto is_single = [this, filter, word_bits](std::uint64_t key) {  // 1 or 0
       const filter_entry at = entry_of(key, word_bits);
-      return (filter[at.word] & at.seen << 32) == 0;
+      return static_cast<index_t>(~filter[at.word] >> (32 + at.seen) & 1);
     };
     index_t singles = 0;
-    if (size() <= piece_ || !is_shared(ctx, ns_of_pass(size()))) {
-      for (index_t i = 0; i < size(); ++i) {
-        const filter_entry at = entry_of(keys_[static_cast<std::size_t>(i)], word_bits);
-        filter[at.word] |= (filter[at.word] & at.seen) << 32 | at.seen;
+    if (count <= piece_ || !is_shared(ctx, ns_of_pass(count))) {
+      for (index_t i = 0; i < count; ++i) {
+        const filter_entry at = entry_of(from[i], word_bits);
+        const std::uint64_t seen = std::uint64_t{1} << at.seen;
+        filter[at.word] |= (filter[at.word] & seen) << 32 | seen;
       }
-      index_t others = 0;
-      std::uint64_t* const last = spare_.data() + size() - 1;
-      for (index_t i = 0; i < size(); ++i) {
-        const std::uint64_t key = keys_[static_cast<std::size_t>(i)];
-        const bool single = is_single(key);
-        spare_[static_cast<std::size_t>(singles)] = key;
-        last[-others] = key;
-        singles += single ? 1 : 0;
-        others += single ? 0 : 1;
+      std::uint64_t* const last = to + count - 1;
+      for (index_t i = 0; i < count; ++i) {
+        const std::uint64_t key = from[i];
+        to[singles] = key;
+        last[singles - i] = key;
+        singles += is_single(key);
       }
-      std::reverse(last - others + 1, last + 1);
+      std::reverse(to + singles, to + count);
     } else {
-      in_pieces(ctx, size(), [&](index_t, index_t begin, index_t end) {
+      in_pieces(ctx, count, [&](index_t, index_t begin, index_t end) {
         for (index_t i = begin; i < end; ++i) {
-          const filter_entry at = entry_of(keys_[static_cast<std::size_t>(i)], word_bits);
+          const filter_entry at = entry_of(from[i], word_bits);
+          const std::uint64_t seen = std::uint64_t{1} << at.seen;
           const std::atomic_ref word(filter[at.word]);
-          if ((word.fetch_or(at.seen, std::memory_order_relaxed) & at.seen) != 0) {
-            word.fetch_or(at.seen << 32, std::memory_order_relaxed);
+          if ((word.fetch_or(seen, std::memory_order_relaxed) & seen) != 0) {
+            word.fetch_or(seen << 32, std::memory_order_relaxed);
           }
         }
       });
-      in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
-        index_t count = 0;
-        for (index_t i = begin; i < end; ++i) count += is_single(keys_[static_cast<std::size_t>(i)]) ? 1 : 0;
-        counts_[static_cast<std::size_t>(p)] = count;
+      in_pieces(ctx, count, [&](index_t p, index_t begin, index_t end) {
+        index_t here = 0;
+        for (index_t i = begin; i < end; ++i) here += is_single(from[i]);
+        counts_[static_cast<std::size_t>(p)] = here;
       });
-      singles = place_pieces((size() + piece_ - 1) / piece_);
-      in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
-        index_t single = counts_[static_cast<std::size_t>(p)];
-        index_t other = singles + begin - single;
+      singles = place_pieces((count + piece_ - 1) / piece_);
+      in_pieces(ctx, count, [&](index_t p, index_t begin, index_t end) {
+        index_t next = counts_[static_cast<std::size_t>(p)];  // single
         for (index_t i = begin; i < end; ++i) {
-          const std::uint64_t key = keys_[static_cast<std::size_t>(i)];
-          spare_[static_cast<std::size_t>(is_single(key) ? single++ : other++)] = key;
+          const index_t single = is_single(from[i]);
+          const index_t other = singles + i - next;
+          to[other + (next - other) * single] = from[i];
+          next += single;
         }
       });
     }
