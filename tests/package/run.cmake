@@ -4,7 +4,7 @@
 #   installed, pkgconfig, vcpkg     installed first (by our port where it is vcpkg), then found
 #   subproject                      add_subdirectory, and nothing of the parent's changes
 #   fetchcontent                    FetchContent on a machine that has no CUDA
-#   kernels_installed, ..._subproject, ..._fetchcontent   the compiled component, beside the same program without it
+#   kernels_vcpkg, ..._subproject, ..._fetchcontent   the compiled component, beside the same program without it
 #   no_exceptions, two_units        -fno-exceptions -fno-rtti; units of different -march in one program
 
 cmake_minimum_required(VERSION 3.24)
@@ -30,27 +30,24 @@ if(KIND MATCHES "^kernels_")
   set(consumer kernels)
   list(APPEND options "-DKIND=${KIND}")
 endif()
-if(KIND MATCHES "^(installed|pkgconfig|kernels_installed)$")
-  set(kernels OFF)
-  if(KIND MATCHES "^kernels_")
-    set(kernels ON)
-  endif()
+if(KIND MATCHES "^(installed|pkgconfig)$")
   run("${CMAKE_COMMAND}" -S "${SOURCE}" -B "${BINARY}/deeprec" ${options} -DDEEPREC_CUDA=OFF
       -DDEEPREC_ONEDNN=OFF -DDEEPREC_BUILD_TESTS=OFF -DDEEPREC_BUILD_BENCHMARKS=OFF
-      -DDEEPREC_BUILD_EXAMPLES=OFF -DDEEPREC_KERNELS=${kernels})
-  if(kernels)
-    run("${CMAKE_COMMAND}" --build "${BINARY}/deeprec")
-  endif()
+      -DDEEPREC_BUILD_EXAMPLES=OFF)
   run("${CMAKE_COMMAND}" --install "${BINARY}/deeprec" --prefix "${prefix}")
-elseif(KIND STREQUAL "vcpkg")
+elseif(KIND MATCHES "vcpkg$")
   set(features core)
-  if(EXPECT_ONEDNN)
+  if(KIND STREQUAL "kernels_vcpkg")
+    list(APPEND features kernels)
+  elseif(EXPECT_ONEDNN)
     list(APPEND features onednn)
   endif()
   run("${CMAKE_COMMAND}" "-DSOURCE=${SOURCE}" "-DPREFIX=${prefix}" "-DBUILD=${BINARY}/deeprec"
       "-DGENERATOR=${GENERATOR}" "-DCOMPILER=${COMPILER}" "-DFEATURES=${features}" -P
       "${tests}/package/vcpkg/stand_in.cmake")
-  set(consumer installed)
+  if(KIND STREQUAL "vcpkg")
+    set(consumer installed)
+  endif()
 elseif(KIND MATCHES "fetchcontent$")
   list(APPEND options "-DFETCHCONTENT_SOURCE_DIR_DEEPREC=${SOURCE}"
        -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)

@@ -1,4 +1,6 @@
-set(VCPKG_BUILD_TYPE release) # header-only
+if(NOT "kernels" IN_LIST FEATURES)
+  set(VCPKG_BUILD_TYPE release) # header-only
+endif()
 
 # An overlay port: it installs the checkout that it lies in.
 cmake_path(SET SOURCE_PATH NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../../../..")
@@ -8,6 +10,7 @@ vcpkg_check_features(
   FEATURES
     cuda DEEPREC_CUDA
     farmhash DEEPREC_FARMHASH
+    kernels DEEPREC_KERNELS
     onednn DEEPREC_ONEDNN
     zlib DEEPREC_ZLIB
     zstd DEEPREC_ZSTD)
@@ -26,6 +29,9 @@ vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/deeprec)
 vcpkg_fixup_pkgconfig()
 
-file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/lib" "${CURRENT_PACKAGES_DIR}/share/doc")
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/share/doc" "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
+if(NOT "kernels" IN_LIST FEATURES)
+  file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/lib")
+endif()
 vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")
 file(INSTALL "${CMAKE_CURRENT_LIST_DIR}/usage" DESTINATION "${CURRENT_PACKAGES_DIR}/share/${PORT}")
