@@ -178,6 +178,11 @@ DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& co
   }
 }
 
+DEEPREC_INLINE void add_weights(::deeprec::detail::pool_counts& counts, const located_run& run, index_t begin,
+                                index_t end) {
+  for (index_t k = begin; k < end; ++k) counts.add(static_cast<double>(run.factors[k]));
+}
+
 // The bags [begin, end), in panels; returns the number of ids used.
 template <::deeprec::detail::fold Fold, class Element, class Args>
 DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end, bool fetches) {
@@ -213,14 +218,11 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
       if (last - position > ::deeprec::detail::chunk_positions) continue;  // the caller cuts it into chunks
       auto* const out = args.out + bag * args.out_stride;
       columns.prefetch_out(out);
+      // Of the weights: factors are scaled by norms as well.
+      ::deeprec::detail::pool_counts counts;
+      if (place.by_weights && args.max_norm > 0) counts = ::deeprec::detail::counts_of_bag(args, bag);
       bool is_zero = false;
-      if (place.by_weights) {
-        const double divisor = ::deeprec::detail::counts_of_bag(args, bag).divisor(args.divide);
-        is_zero = divisor == 0.0;
-        place.of_weights = static_cast<float>(divisor);
-        place.divides = !is_zero;
-      }
-      auto* const into = overwrites && !is_zero ? out : nullptr;
+      auto* into = overwrites ? out : nullptr;
       index_t used = 0;
       place.begins = true;
       while (position < last) {
@@ -232,6 +234,14 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
         used += to_row - from_row;
         position = stop;
         place.ends = position == last;
+        if (place.by_weights) {
+          if (!(args.max_norm > 0)) add_weights(counts, run, from_row, to_row);
+          const double divisor = counts.divisor(args.divide);
+          is_zero = divisor == 0.0;
+          place.of_weights = static_cast<float>(divisor);
+          place.divides = !is_zero;
+          into = overwrites && !is_zero ? out : nullptr;
+        }
         fold_vectors<Fold>(vectors, columns, run, from_row, to_row, place, used, fold, into);
         place.begins = false;
       }
