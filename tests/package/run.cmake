@@ -42,6 +42,7 @@ elseif(KIND MATCHES "vcpkg$")
   elseif(EXPECT_ONEDNN)
     list(APPEND features onednn)
   endif()
+  list(JOIN features "," features)
   run("${CMAKE_COMMAND}" "-DSOURCE=${SOURCE}" "-DPREFIX=${prefix}" "-DBUILD=${BINARY}/deeprec"
       "-DGENERATOR=${GENERATOR}" "-DCOMPILER=${COMPILER}" "-DFEATURES=${features}" -P
       "${tests}/package/vcpkg/stand_in.cmake")

@@ -89,11 +89,12 @@ inline std::string_view apply_tuning(kernel_tuning& to, std::string_view text) n
     const std::string_view part = text.substr(0, comma);
     text.remove_prefix((std::min)(comma + 1, text.size()));
     const std::size_t equals = (std::min)(part.find('='), part.size());
-    const auto* const found =
-        std::find_if(std::begin(tuning_values), std::end(tuning_values),
-                     [&](const tuning_value& v) { return v.name == part.substr(0, equals); });
+    const tuning_value* found = nullptr;
+    for (const tuning_value& value : tuning_values) {
+      if (value.name == part.substr(0, equals)) found = &value;
+    }
     index_t number = 0;
-    bool valid = found != std::end(tuning_values) && equals + 1 < part.size() && part.size() - equals <= 16;
+    bool valid = found != nullptr && equals + 1 < part.size() && part.size() - equals <= 16;
     for (std::size_t i = equals + 1; valid && i < part.size(); ++i) {
       valid = part[i] >= '0' && part[i] <= '9';
       number = number * 10 + (part[i] - '0');

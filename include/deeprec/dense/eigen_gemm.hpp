@@ -36,7 +36,7 @@ struct eigen_gemm {
   }
   [[nodiscard]] static gemm_backend::plan plan(const gemm_backend::problem& q) noexcept {
     return {.query = q,
-            .run = can_run(q) ? &run<> : nullptr,
+            .run = can_run(q) ? &run : nullptr,
             .scratch_bytes = is_small(q) ? 0 : blocks(q).scratch_bytes(),
             .implementation = name};
   }
@@ -80,8 +80,6 @@ struct eigen_gemm {
     return q.m == 1 || q.n == 1 || q.m + q.n + q.k < 24;
   }
 
-  // A template: Eigen's products are compiled where they are called.
-  template <class = void>
   static status run(const gemm_backend::plan& plan, const gemm_backend::args& at) {
     const gemm_backend::problem& q = plan.query;
     const tile t{q, static_cast<const float*>(at.a), static_cast<const float*>(at.b),

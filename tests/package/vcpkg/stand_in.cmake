@@ -1,8 +1,9 @@
-# cmake -DSOURCE=<repository> -DPREFIX=<folder> -DBUILD=<folder> -DFEATURES=core[;...] ... -P stand_in.cmake
+# cmake -DSOURCE=<repository> -DPREFIX=<folder> -DBUILD=<folder> -DFEATURES=core[,...] ... -P stand_in.cmake
 # Runs our portfile without vcpkg: its functions, as far as the portfile uses them, on the local source.
 
 cmake_minimum_required(VERSION 3.24)
 set(PORT deeprec)
+string(REPLACE "," ";" FEATURES "${FEATURES}")
 set(port_dir "${SOURCE}/cmake/vcpkg/ports/${PORT}")
 set(CURRENT_PACKAGES_DIR "${PREFIX}")
 file(READ "${port_dir}/vcpkg.json" manifest)
@@ -35,7 +36,7 @@ function(vcpkg_cmake_configure)
   execute_process(
     COMMAND "${CMAKE_COMMAND}" -S "${arg_SOURCE_PATH}" -B "${BUILD}" -G "${GENERATOR}"
             "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR}"
-            -DCMAKE_BUILD_TYPE=Release ${arg_OPTIONS}
+            -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib ${arg_OPTIONS}
     OUTPUT_VARIABLE said
     ERROR_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
   if(said MATCHES "Manually-specified variables were not used[^\n]*\n([^\n]*\n)*")
@@ -44,8 +45,8 @@ function(vcpkg_cmake_configure)
 endfunction()
 
 function(vcpkg_cmake_install)
-  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${BUILD}" --target install OUTPUT_QUIET
-                  COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${BUILD}" --target install OUTPUT_VARIABLE said
+                  ECHO_ERROR_VARIABLE COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 # Moves the package files to share/<port>, where they lie one folder less deep.

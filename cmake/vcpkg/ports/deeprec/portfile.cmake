@@ -1,6 +1,5 @@
-if(NOT "kernels" IN_LIST FEATURES)
-  set(VCPKG_BUILD_TYPE release) # header-only
-endif()
+# Headers, and one archive: units with contracts, as of a debug build, compile their own kernels.
+set(VCPKG_BUILD_TYPE release)
 
 # An overlay port: it installs the checkout that it lies in.
 cmake_path(SET SOURCE_PATH NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../../../..")
@@ -29,7 +28,7 @@ vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/deeprec)
 vcpkg_fixup_pkgconfig()
 
-file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/share/doc" "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/share/doc")
 if(NOT "kernels" IN_LIST FEATURES)
   file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/lib")
 endif()

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <memory_resource>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 

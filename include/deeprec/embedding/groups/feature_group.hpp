@@ -25,6 +25,7 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/groups/detail/device_group.hpp>
 #include <deeprec/embedding/groups/detail/features.hpp>
+#include <deeprec/embedding/kernels/batch_rows.hpp>
 #include <deeprec/embedding/kernels/step_groups.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>

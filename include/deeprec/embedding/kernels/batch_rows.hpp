@@ -6,11 +6,9 @@
 #include <utility>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/context.hpp>
-#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/operation.hpp>
 #include <deeprec/core/scratch_block.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>

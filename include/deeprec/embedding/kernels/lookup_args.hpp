@@ -236,18 +236,25 @@ struct pool_args {
   when_stored stored;
 };
 
-// Compiled once for all regions: the squares of weights are exact, so fused additions have the same bits.
-inline namespace DEEPREC_UNIT {
-
-/// Number and weights of a bag's ids, without those that are absent.
+/// Number and weights of a bag's ids, without those that are absent. The squares of weights are exact, so fused
+/// additions have the same bits.
 template <class Args>
-DEEPREC_APART pool_counts counts_of_bag(const Args& args, index_t bag) {
+DEEPREC_INLINE pool_counts counts_of_bag(const Args& args, index_t bag) {
   pool_counts counts;
   for (index_t position = args.ranges.begin(bag); position < args.ranges.end(bag); ++position) {
     if (args.filters && args.row_of.absent(position)) continue;
     counts.add(args.weights == nullptr ? 1.0 : static_cast<double>(args.weights[position]));
   }
   return counts;
+}
+
+inline namespace DEEPREC_UNIT {
+
+/// The same for kernels, once for all regions. Verbs don't call it: the linker would give the compiled component
+/// a copy that has the user's flags.
+template <class Args>
+DEEPREC_APART pool_counts counts_of_kernel(const Args& args, index_t bag) {
+  return counts_of_bag(args, bag);
 }
 
 }  // namespace DEEPREC_UNIT

@@ -220,7 +220,7 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
       columns.prefetch_out(out);
       // Of the weights: factors are scaled by norms as well.
       ::deeprec::detail::pool_counts counts;
-      if (place.by_weights && args.max_norm > 0) counts = ::deeprec::detail::counts_of_bag(args, bag);
+      if (place.by_weights && args.max_norm > 0) counts = ::deeprec::detail::counts_of_kernel(args, bag);
       bool is_zero = false;
       auto* into = overwrites ? out : nullptr;
       index_t used = 0;

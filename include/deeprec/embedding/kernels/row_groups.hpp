@@ -225,7 +225,7 @@ class row_groups {
   }
 
   // Puts the keys whose row has an entry of the filter for itself before the others; returns their number.
-  // Both keep their order. Without branches on single, which no predictor learns.
+  // Both keep their order. Without a branch on which it is: no predictor learns it.
   template <class Context>
   index_t set_singles_apart(const Context& ctx) {
     const index_t count = size();
@@ -273,7 +273,7 @@ class row_groups {
       });
       singles = place_pieces((count + piece_ - 1) / piece_);
       in_pieces(ctx, count, [&](index_t p, index_t begin, index_t end) {
-        index_t next = counts_[static_cast<std::size_t>(p)];  // single
+        index_t next = counts_[static_cast<std::size_t>(p)];  // where the next single goes
         for (index_t i = begin; i < end; ++i) {
           const index_t single = is_single(from[i]);
           const index_t other = singles + i - next;

@@ -21,6 +21,7 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/kernels/backward.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/batch_rows.hpp>
 #include <deeprec/embedding/kernels/pool_job.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/kernels/resolution.hpp>
