@@ -236,8 +236,8 @@ struct pool_args {
   when_stored stored;
 };
 
-/// Number and weights of a bag's ids, without those that are absent. The squares of weights are exact, so fused
-/// additions have the same bits.
+/// Number and weights of a bag's ids, without those that are absent. The squares of weights are exact, so
+/// fused additions have the same bits.
 template <class Args>
 DEEPREC_INLINE pool_counts counts_of_bag(const Args& args, index_t bag) {
   pool_counts counts;
@@ -250,8 +250,8 @@ DEEPREC_INLINE pool_counts counts_of_bag(const Args& args, index_t bag) {
 
 inline namespace DEEPREC_UNIT {
 
-/// The same for kernels, once for all regions. Verbs don't call it: the linker would give the compiled component
-/// a copy that has the user's flags.
+/// The same for kernels, once for all regions. Verbs don't call it: the linker would give the compiled
+/// component a copy that has the user's flags.
 template <class Args>
 DEEPREC_APART pool_counts counts_of_kernel(const Args& args, index_t bag) {
   return counts_of_bag(args, bag);
