@@ -41,6 +41,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
+// A template: only a unit that calibrates compiles it.
 template <class = unit>
 class calibration {
  public:

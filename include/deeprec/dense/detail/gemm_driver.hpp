@@ -1,6 +1,6 @@
 // From a checked product to tiles on the executor.
 //
-//   gemm_job ──choose a backend──> gemm_setup ──for each tile, on some thread──>
+//   gemm_job ──choose a backend (gemm_plans.hpp)──> gemm_setup ──for each tile, on some thread──>
 //       convert the block of a, and of b      (into scratch that stays in the cache)
 //       multiply, one piece of k at a time    (the backend's plan)
 //       finish the tile                       (epilogues that the plan did not fuse)

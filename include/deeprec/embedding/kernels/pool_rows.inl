@@ -178,6 +178,7 @@ DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& co
   }
 }
 
+// Adds the weights of the rows [begin, end) of a run whose factors are weights.
 DEEPREC_INLINE void add_weights(::deeprec::detail::pool_counts& counts, const located_run& run, index_t begin,
                                 index_t end) {
   for (index_t k = begin; k < end; ++k) counts.add(static_cast<double>(run.factors[k]));
@@ -218,7 +219,7 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
       if (last - position > ::deeprec::detail::chunk_positions) continue;  // the caller cuts it into chunks
       auto* const out = args.out + bag * args.out_stride;
       columns.prefetch_out(out);
-      // Of the weights: factors are scaled by norms as well.
+      // The factors of rows that may be clipped are not their weights.
       ::deeprec::detail::pool_counts counts;
       if (place.by_weights && args.max_norm > 0) counts = ::deeprec::detail::counts_of_kernel(args, bag);
       bool is_zero = false;

@@ -44,8 +44,7 @@ struct row_columns {
     const ::deeprec::kernel_tuning& tuning = *args.tuning;
     const index_t in_cache = tuning.own_cache_bytes / 4;
     const index_t bytes = codec.bytes();
-    const index_t whole = columns == args.width ? bytes : bytes * args.width / columns;
-    if (args.table_rows <= in_cache && args.table_rows * whole <= in_cache) {
+    if (args.table_rows <= in_cache && args.table_rows * (bytes * args.width / columns) <= in_cache) {
       return 0;
     }
     const index_t ahead = tuning.lines_ahead * 64 / bytes;
