@@ -4,7 +4,10 @@
 #   extended  (with scripts/test.sh all) the rest of the release build: headers as headers, with both compilers and nvcc;
 #             device code on the host; another architecture; packages; fuzz targets; benchmarks
 #   asan, tsan   unit tests under sanitizers
-#   aarch64, nvcc, host_cuda   parts of the extended lane that run or compile some of the unit tests once more
+#   aarch64, nvcc, host_cuda   what runs or compiles some of the unit tests once more
+#
+# scripts/test.sh takes the extended, asan and tsan lanes in parts, which tests/parts.txt lists. A part is a label of its tests and a
+# target part_<name>, which builds what they need.
 
 if(DEEPREC_SANITIZE MATCHES "address")
   set(deeprec_lane asan)
@@ -14,6 +17,68 @@ else()
   set(deeprec_lane release)
 endif()
 add_custom_target(release_tests)
+
+# The parts of this build tree.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS parts.txt)
+file(STRINGS parts.txt deeprec_parts REGEX "^[a-z0-9_]+ +${deeprec_lane} ")
+list(TRANSFORM deeprec_parts REPLACE " .*" "")
+list(REMOVE_ITEM deeprec_parts release)
+set_property(GLOBAL PROPERTY deeprec_parts ${deeprec_parts})
+foreach(part IN LISTS deeprec_parts)
+  add_custom_target(part_${part})
+endforeach()
+
+# deeprec_part(<part> [TESTS <test>...] [TARGETS <target>...]): these tests and targets of the calling folder belong to the part, unless
+# they belong to another one.
+function(deeprec_part part)
+  cmake_parse_arguments(PARSE_ARGV 1 of "" "" "TESTS;TARGETS")
+  get_property(parts GLOBAL PROPERTY deeprec_parts)
+  if(NOT part IN_LIST parts)
+    message(FATAL_ERROR "deeprec_part(${part}): tests/parts.txt must have such a part of this lane (it has ${parts})")
+  endif()
+  foreach(test IN LISTS of_TESTS)
+    get_property(labels TEST ${test} PROPERTY LABELS)
+    if(NOT "extended" IN_LIST labels)
+      set_property(TEST ${test} APPEND PROPERTY LABELS extended ${part})
+    endif()
+  endforeach()
+  foreach(target IN LISTS of_TARGETS)
+    get_target_property(other ${target} deeprec_part)
+    get_target_property(excluded ${target} EXCLUDE_FROM_ALL)
+    if(NOT other AND NOT excluded)
+      set_target_properties(${target} PROPERTIES deeprec_part ${part})
+      add_dependencies(part_${part} ${target})
+    endif()
+  endforeach()
+endfunction()
+
+# deeprec_part_of_folder(<part>): the tests and targets of the calling folder, and targets of folders below, that have no part yet.
+function(deeprec_part_of_folder part)
+  get_property(tests DIRECTORY PROPERTY TESTS)
+  set(folders "${CMAKE_CURRENT_SOURCE_DIR}")
+  set(targets)
+  while(folders)
+    list(POP_FRONT folders folder)
+    get_property(below DIRECTORY "${folder}" PROPERTY SUBDIRECTORIES)
+    list(APPEND folders ${below})
+    get_property(more DIRECTORY "${folder}" PROPERTY BUILDSYSTEM_TARGETS)
+    list(APPEND targets ${more})
+  endwhile()
+  deeprec_part(${part} TESTS ${tests} TARGETS ${targets})
+endfunction()
+
+# Puts the tests and targets of a layer into its part under a sanitizer: the one that lists the layer.
+function(deeprec_part_of_layer layer)
+  if(deeprec_lane STREQUAL "release")
+    return()
+  endif()
+  file(STRINGS "${PROJECT_SOURCE_DIR}/tests/parts.txt" lines REGEX "^[a-z0-9_]+ +${deeprec_lane} .* ${layer}( |$)")
+  if(NOT lines)
+    message(FATAL_ERROR "tests/parts.txt must have a part of the lane ${deeprec_lane} with the layer ${layer}")
+  endif()
+  string(REGEX REPLACE " .*" "" part "${lines}")
+  deeprec_part(${part} ${ARGN})
+endfunction()
 
 # deeprec_not_in("<lanes>" "<reason>" <unit>...), in tests/<layer>/lanes.cmake: these units of the layer, file names without
 # their extensions, are not part of the lanes.
@@ -54,14 +119,6 @@ function(deeprec_units_of_lane out layer lane)
     endif()
   endforeach()
   set(${out} "${kept}" PARENT_SCOPE)
-endfunction()
-
-# Gives every test of the calling folder the label extended.
-function(deeprec_extended_tests)
-  get_property(tests DIRECTORY PROPERTY TESTS)
-  foreach(test IN LISTS tests)
-    set_property(TEST ${test} APPEND PROPERTY LABELS extended)
-  endforeach()
 endfunction()
 
 # deeprec_ran("<what>" <compiler> yes|no|absent): notes, for the test docs_compilers, that a part of the tests runs with a

@@ -28,6 +28,7 @@
 #include "dense/gemm_oracle.hpp"
 #include "dense/support.hpp"
 #include "support/children.hpp"
+#include "support/needs.hpp"
 #include "support/sanitizers.hpp"
 
 using namespace dense_test;
@@ -53,6 +54,11 @@ struct bare : B {
 #if defined(DEEPREC_WITH_ONEDNN)
 using composing = gemm_backends<bare<onednn_gemm>, eigen_gemm>;
 using onednn_first = gemm_backends<onednn_gemm, eigen_gemm>;  // one row too
+
+// Whether oneDNN multiplies in this process, and whether it multiplies bf16.
+bool by_onednn() { return active_isa() == best_isa() || active_isa() >= detail::onednn_isa(); }
+bool bf16_by_onednn() { return (std::min)(active_isa(), detail::onednn_isa()) == isa::avx512_bf16; }
+const char bf16_profile[] = "AVX512-BF16 and no lower DEEPREC_ISA or DNNL_MAX_CPU_ISA";
 #else
 using composing = eigen;
 using onednn_first = gemm_backends<eigen_gemm>;
@@ -275,7 +281,7 @@ TEST_CASE("gemm: every math, storage and step is within its bound, whoever multi
 #if !defined(DEEPREC_WITH_ONEDNN)
   CHECK(fused_residuals == 0);
 #elif !DEEPREC_TEST_TSAN  // fewer trials
-  CHECK((fused_residuals > 0) == (active_isa() == best_isa() || active_isa() >= detail::onednn_isa()));
+  CHECK((fused_residuals > 0) == by_onednn());
 #endif
 }
 
@@ -651,6 +657,7 @@ TEST_CASE("gemm: where it refuses, every output is as it was") {
 
 #if defined(DEEPREC_WITH_ONEDNN)
 TEST_CASE("gemm: oneDNN gets the scratch that it writes, not only the one that it asks for") {
+  if (deeprec_test::lacks(by_onednn(), "a DEEPREC_ISA that oneDNN keeps to, such as avx2")) return;
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
   for (const index_t k : {70, 200, 1000}) {
@@ -708,7 +715,7 @@ TEST_CASE("gemm: a signal that comes while oneDNN multiplies overwrites no memor
 }
 
 TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
-  if (active_isa() != isa::avx512_bf16) return;
+  if (deeprec_test::lacks(bf16_by_onednn(), bf16_profile)) return;
   inline_executor here;
   for (const index_t k : {1, 7, 13, 33}) {
     for (const index_t pad : {0, 1, 3}) {  // every other row infinite at its beginning, NaN between the rows
@@ -735,13 +742,13 @@ TEST_CASE("gemm: bf16 products don't read past the end of an odd k") {
 }
 
 TEST_CASE("gemm: where the machine has bf16 products, the implementation that oneDNN chose is one of them") {
-  const gemm_backend::problem q = wide_bf16_layer();
+  gemm_backend::problem q = wide_bf16_layer();
+  q.instruction_set = active_isa();
   matrix x(64, 256), w(512, 256), y(64, 512);
   const std::string text = explain_gemm({.b = gemm_operand::transposed, .math = gemm_math::forced_bf16},
                                         x.view(), w.view(), y.view());
   INFO(text);
-  if (active_isa() != isa::avx512_bf16) {
-    MESSAGE("no bf16 products on this machine");
+  if (deeprec_test::lacks(bf16_by_onednn(), bf16_profile)) {
     CHECK_FALSE(onednn_gemm::can_run(q));
     CHECK(text.find("rounded to bf16") != std::string::npos);
     return;
@@ -808,7 +815,7 @@ TEST_CASE(
 
 TEST_CASE("gemm: packed weights are only read") {
   for (const gemm_storage storage : storages) {
-    if (storage == gemm_storage::bf16 && active_isa() != isa::avx512_bf16) continue;
+    if (storage == gemm_storage::bf16 && deeprec_test::lacks(bf16_by_onednn(), bf16_profile)) continue;
     for (const index_t k : {480, 479, 13}) {
       for (const index_t n : {1024, 100, 33}) {
         CAPTURE(k);

@@ -9,9 +9,11 @@
 #pragma once
 
 #include <oneapi/dnnl/dnnl.h>
+#include <strings.h>
 
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -44,11 +46,22 @@ using onednn_const_layout = const_dnnl_memory_desc_t;
 using onednn_const_layout = const dnnl_memory_desc_t*;
 #endif
 
+/// Whether oneDNN's environment variable keeps it below an instruction set: dnnl_set_max_cpu_isa would lift that cap.
+inline bool onednn_capped_below(isa which) noexcept {
+  const char* cap = std::getenv("ONEDNN_MAX_CPU_ISA");
+  if (cap == nullptr) cap = std::getenv("DNNL_MAX_CPU_ISA");
+  if (cap == nullptr) return false;
+  for (const char* const lower : {"SSE41", "AVX"}) {
+    if (strcasecmp(cap, lower) == 0) return true;
+  }
+  return which > isa::avx2 && strncasecmp(cap, "AVX2", 4) == 0;
+}
+
 /// The lowest isa that covers what oneDNN may use in this process. The first call limits oneDNN to
-/// active_isa(), unless oneDNN was used before.
+/// active_isa(), unless oneDNN was used before or has a lower cap.
 inline isa onednn_isa() noexcept {
   static const isa most = [] {
-    if (active_isa() < best_isa()) {
+    if (active_isa() < best_isa() && !onednn_capped_below(active_isa())) {
       if (active_isa() == isa::avx2) dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
       if (active_isa() == isa::avx512) dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
     }
