@@ -3,8 +3,8 @@
 # scripts/test.sh all [--within MINUTES]    everything: the parts that tests/parts.txt lists
 # scripts/test.sh PART... [--within MINUTES]   the named parts, or those of a lane: asan, tsan, extended (release and all that it omits)
 #
-# --within: a part after the first begins only where it will end in time, by its recorded seconds and the pace of this machine so
-# far; what was left out is printed at the end. The parts after the first begin at another one with each commit.
+# --within: a part after the first begins only where it will end in time, by its recorded seconds and the pace of this machine so far;
+# what was left out is printed at the end. The parts after the first begin at another one with each commit. MINUTES may be SECONDSs.
 
 start=$SECONDS
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -23,8 +23,9 @@ probe_recorded="$(sed -n 's/.*probe of scripts\/test.sh takes \([0-9.]*\) s.*/\1
 within=0 wanted=()
 while (($#)); do
   case "$1" in
-    --within) [[ "${2:-}" =~ ^[0-9]+$ ]] || usage
-      within=$2 && shift ;;
+    --within) [[ "${2:-}" =~ ^[0-9]+s?$ ]] || usage
+      if [[ "$2" == *s ]]; then within=${2%s}; else within=$(($2 * 60)); fi
+      shift ;;
     all) wanted+=("${parts[@]}") ;;
     asan | tsan) for part in "${parts[@]}"; do [[ "${lane_of[$part]}" != "$1" ]] || wanted+=("$part"); done ;;
     extended) for part in "${parts[@]}"; do [[ "${lane_of[$part]}" != release ]] || wanted+=("$part"); done ;;
@@ -39,8 +40,8 @@ failed=() report=() left_out=()
 if ((within)); then
   # The recorded seconds must let each part end in time after the first one.
   for part in "${wanted[@]:1}"; do
-    if ((seconds_of[${wanted[0]}] + seconds_of[$part] > within * 60)); then
-      say "$part can't end within $within minutes, wherever the order begins: it is recorded with ${seconds_of[$part]} s"
+    if ((seconds_of[${wanted[0]}] + seconds_of[$part] > within)); then
+      say "$part can't end within $within s, wherever the order begins: it is recorded with ${seconds_of[$part]} s, ${wanted[0]} with ${seconds_of[${wanted[0]}]} s"
       failed+=("$part")
     fi
   done
@@ -71,7 +72,7 @@ fi
 
 # --- how long parts take -------------------------------------------------------------------------------------------
 
-# Prints the seconds in which this machine compiles a unit of the standard library, as often at once as it has processors (two at
+# Prints the seconds (those of DEEPREC_PROBE_SECONDS, where it is set) in which this machine compiles a unit of the standard library, as often at once as it has processors (two at
 # least), without a cache.
 probe() {
   local unit="$root/build/probe" from=$EPOCHREALTIME to i
@@ -87,7 +88,7 @@ probe() {
 }
 took=0 recorded=0 slower=1
 if ((within && ${#wanted[@]} > 1)); then
-  slower="$(awk -v now="$(probe)" -v then="$probe_recorded" 'BEGIN { printf "%.2f", now / then }')"
+  slower="$(awk -v now="${DEEPREC_PROBE_SECONDS:-$(probe)}" -v then="$probe_recorded" 'BEGIN { printf "%.2f", now / then }')"
   say "a unit compiles here in $slower times the recorded time"
 fi
 
@@ -95,7 +96,7 @@ fi
 prediction() {
   awk -v part="${seconds_of[$1]}" -v took="$took" -v recorded="$recorded" -v slower="$slower" 'BEGIN {
     pace = recorded > 0 && took / recorded > slower ? took / recorded : slower
-    printf "%d", part * pace * 1.1 + 10 }'
+    printf "%d", part * pace * 1.1 + 1 }'
 }
 
 # --- running them --------------------------------------------------------------------------------------------------
@@ -104,8 +105,8 @@ prediction() {
 # needs the address space in its old place.
 in_time() {
   local words=()
-  if ((within && ${#report[@]})); then
-    words=(timeout --kill-after=20 "$((within * 60 - (SECONDS - start) > 1 ? within * 60 - (SECONDS - start) : 1))")
+  if ((within && begun > 1)); then
+    words=(timeout --kill-after=20 "$((within - (SECONDS - start) > 1 ? within - (SECONDS - start) : 1))")
   fi
   if setarch "$(uname -m)" -R true 2>/dev/null; then words+=(setarch "$(uname -m)" -R); fi
   "${words[@]}" "$@"
@@ -137,14 +138,14 @@ run_part() {
   ((code == 0)) || return 1
 }
 
-closing=""
+closing="" begun=0
 for part in "${wanted[@]}"; do
-  left=$((within * 60 - (SECONDS - start)))
-  if ((within && ${#report[@]})) && ((expected = $(prediction "$part"), expected > left)); then
+  left=$((within - (SECONDS - start)))
+  if ((within && begun)) && ((expected = $(prediction "$part"), expected > left)); then
     left_out+=("$part: ${about[$part]} (it would take $expected s of $left)")
     continue
   fi
-  code=0 && run_part "$part" || code=$?
+  begun=$((begun + 1)) code=0 && run_part "$part" || code=$?
   case "$code" in
     0) closing="${closing:-$part}" ;;
     2) left_out+=("$part: ${about[$part]} (cut off: it was expected to take $expected s of $left)") ;;

@@ -1,10 +1,10 @@
-# cmake -DCASE=<file.cpp> -DCOMPILER=<g++ or clang++> -DFLAGS=<flag;flag> [-DSECOND=ON] -P run.cmake
+# cmake -DCASE=<file.cpp> -DCOMPILER=<g++ or clang++> -DFLAGS=<flag;flag> [-DALONE=ON] -P run.cmake
 # What is wrong use must not compile, and the first error must say so and name the fix.
 #
 #   // expect: "<regular expression>"     matched by the first error of the compiler
 #   #if DEEPREC_MUST_FAIL                 around what is wrong; the rest of the file must compile
 #
-# SECOND: that the rest compiles is left to the first compiler.
+# ALONE: that the rest compiles is left to the target compile_fail_rest, which has the rests of all cases.
 
 cmake_minimum_required(VERSION 3.24)
 set(ENV{LC_ALL} C)
@@ -25,7 +25,7 @@ function(compile must_fail)
   set(said "${said}" PARENT_SCOPE)
 endfunction()
 
-if(NOT SECOND)
+if(NOT ALONE)
   compile(0)
   if(NOT code STREQUAL "0")
     message(FATAL_ERROR "without DEEPREC_MUST_FAIL this should compile:\n${said}")
