@@ -3,13 +3,16 @@
 import sys
 from pathlib import Path
 
+import torch
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here.parent / "packages"))
-import headers  # noqa: E402
+import building  # noqa: E402
 
+
+building.check_setuptools("deeprec_torch")
 
 # Without -fopenmp at::parallel_for is a serial loop. The linker exports nothing: ops are found by registration, and
 # no symbol of deeprec, or of a library that another extension has too, can meet another version of itself.
@@ -21,11 +24,11 @@ setup(
         CppExtension(
             "deeprec_torch._ops",
             sorted(str(source.relative_to(here)) for source in (here / "csrc").glob("*.cpp")),
-            include_dirs=headers.folders(here / "build" / "dependencies"),
-            depends=[str(header) for header in (here / "csrc").glob("*.hpp")],
+            include_dirs=building.folders(here / "build" / "dependencies"),
+            depends=building.depends(here / "csrc", here / "build", f"torch {torch.__version__}"),
             extra_compile_args=flags,
             extra_link_args=links,
         )
     ],
-    cmdclass={"build_ext": BuildExtension.with_options(no_python_abi_suffix=True)},
+    cmdclass={"build_ext": building.recording(BuildExtension.with_options(no_python_abi_suffix=True), torch.__version__)},
 )

@@ -10,7 +10,10 @@ from setuptools.command.build_ext import build_ext
 
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here.parent / "packages"))
-import headers  # noqa: E402
+import building  # noqa: E402
+
+
+building.check_setuptools("deeprec_tf")
 
 
 def of_tensorflow():
@@ -58,12 +61,12 @@ setup(
         Extension(
             "deeprec_tf._ops",
             sorted(str(source.relative_to(here)) for source in (here / "csrc").glob("*.cpp")),
-            include_dirs=headers.folders(here / "build" / "dependencies"),
-            depends=[str(header) for header in (here / "csrc").glob("*.hpp")],
+            include_dirs=building.folders(here / "build" / "dependencies"),
+            depends=building.depends(here / "csrc", here / "build", f"tensorflow {tf.__version__}"),
             extra_compile_args=flags,
             extra_link_args=links,
             language="c++",
         )
     ],
-    cmdclass={"build_ext": BuildOps},
+    cmdclass={"build_ext": building.recording(BuildOps, tf.__version__)},
 )

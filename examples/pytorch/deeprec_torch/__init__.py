@@ -8,9 +8,16 @@ The ops behind them are torch.ops.deeprec.*, with CPU, autograd and Meta kernels
 """
 
 from importlib.util import find_spec as _find_spec
+from pathlib import Path as _Path
 
 import torch as _torch
 
+_built_with = (_Path(__file__).parent / "_built_with.txt").read_text()
+if _built_with != _torch.__version__:
+    raise ImportError(
+        f"deeprec_torch: the library must be built with the PyTorch that runs it (built with {_built_with}, this is {_torch.__version__}): "
+        "pip install --no-build-isolation --no-deps --force-reinstall <checkout>/examples/pytorch"
+    )
 _torch.ops.load_library(_find_spec("deeprec_torch._ops").origin)
 
 from .criteo import CriteoBatch, CriteoDataset  # noqa: E402

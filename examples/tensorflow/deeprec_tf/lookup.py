@@ -30,9 +30,16 @@ def safe_embedding_lookup_sparse(
     the row default_id. An id not below R is an InvalidArgumentError with its place.
     Gradients: of the tables IndexedSlices with each row once, and of the weights. Those of the weights, and those of the
     tables through max_norm, read a variable as it is when they are computed.
+    Not supported, and refused by name: RaggedTensor, tables of other types than float32 (so a layer's variable under the
+    policy mixed_bfloat16, which casts itself), SparseTensor of ids whose rows are not in order.
     Otherwise than in TensorFlow an id not below R is an error even where its weight drops it, default_id must be below R
     even where no row is empty, and with "sum" a weight must be a number.
     """
+    for name_of, operand in (("sparse_ids", sparse_ids), ("sparse_weights", sparse_weights)):
+        if isinstance(operand, tf.RaggedTensor):
+            raise TypeError(f"deeprec: {name_of} must be a SparseTensor (is a RaggedTensor): {name_of}.to_sparse() makes one")
+    if not all(hasattr(sparse_ids, part) for part in ("indices", "values", "dense_shape")):
+        raise TypeError(f"deeprec: sparse_ids must be a SparseTensor (is a {type(sparse_ids).__name__})")
     if combiner not in ("sum", "mean", "sqrtn"):
         raise ValueError(f"deeprec: combiner must be sum, mean or sqrtn (is {combiner})")
     if default_id is not None and default_id < 0:
@@ -51,7 +58,10 @@ def safe_embedding_lookup_sparse(
         tables = [tf.convert_to_tensor(table) for table in tables]
     for table in tables:
         if table.dtype.base_dtype != tf.float32:
-            raise TypeError(f"deeprec: a table must be of float32 (is of {table.dtype.name})")
+            raise TypeError(
+                f"deeprec: a table must be of float32 (is of {table.dtype.name}); of a layer under mixed_bfloat16 give the variable itself, "
+                "which is"
+            )
         if in_variables:
             variable_accessed(table)
     weights = []

@@ -1,6 +1,9 @@
 """The library within the process: what it exports, whom it meets, and the buckets of tokens."""
 
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +55,29 @@ def test_buckets_of_a_million_strings():
     assert deeprec_tf.to_hash_bucket(tf.constant([["a"], ["b"]]), 5).shape == [2, 1]
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
         deeprec_tf.to_hash_bucket(["a"], 0)
+
+
+def test_a_library_built_with_another_tensorflow_is_refused_by_name(tmp_path):
+    """A copy of the package whose record of the build names another version."""
+    package = Path(deeprec_tf.__file__).parent
+    shutil.copytree(package, tmp_path / "deeprec_tf")
+    assert (tmp_path / "deeprec_tf" / "_built_with.txt").read_text() == tf.__version__
+    (tmp_path / "deeprec_tf" / "_built_with.txt").write_text("2.0.1")
+    ran = subprocess.run([sys.executable, "-c", "import deeprec_tf"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 1 and f"built with 2.0.1, this is {tf.__version__}" in ran.stderr
+
+
+def test_a_build_begins_again_for_another_header_or_framework(tmp_path):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages"))
+    import building
+
+    csrc = Path(__file__).resolve().parents[1] / "csrc"
+    first = building.depends(csrc, tmp_path, "tensorflow 1")
+    assert any(h.endswith("embedding/lookup/lookup.hpp") for h in first) and any(h.endswith("csrc/call.hpp") for h in first)
+    stamp = Path(first[0])
+    old = stamp.stat().st_mtime_ns
+    building.depends(csrc, tmp_path, "tensorflow 1")
+    assert stamp.stat().st_mtime_ns == old and stamp.read_text() == "tensorflow 1"
+    os.utime(stamp, ns=(0, 0))
+    building.depends(csrc, tmp_path, "tensorflow 2")
+    assert stamp.stat().st_mtime_ns > 0 and stamp.read_text() == "tensorflow 2"

@@ -134,6 +134,14 @@ def test_bad_inputs():
         lookup([table, tf.ones([10, 3])], ids)
     with pytest.raises((bad, ValueError), match="2 dimensions|rank"):
         lookup(tf.ones([10]), ids)
+    with pytest.raises(TypeError, match=r"sparse_ids must be a SparseTensor .is a RaggedTensor.: sparse_ids.to_sparse"):
+        lookup(table, tf.ragged.constant([[1, 2], [3]], dtype=tf.int64))
+    with pytest.raises(TypeError, match=r"sparse_weights must be a SparseTensor .is a RaggedTensor"):
+        lookup(table, ids, tf.ragged.constant([[1.0], [2.0]]))
+    with pytest.raises(TypeError, match="sparse_ids must be a SparseTensor .is a EagerTensor"):
+        lookup(table, tf.constant([[1, 2]]))
+    with pytest.raises(TypeError, match="float32 .is of bfloat16.; of a layer under mixed_bfloat16"):
+        lookup(tf.ones([10, 4], tf.bfloat16), ids)
     with pytest.raises(TypeError, match="float32 .is of float64"):
         lookup(tf.ones([10, 4], tf.float64), ids)
     with pytest.raises(ValueError, match="combiner must be sum, mean or sqrtn .is max"):
