@@ -25,7 +25,8 @@ struct allowance {
   long refused = 0;
 };
 
-/// Refuses when the allowance is used up, and counts what it holds.
+/// Refuses when the allowance is used up, and counts what it holds. Its blocks are full of nonsense, as memory
+/// that was used before.
 class failing_resource final : public std::pmr::memory_resource {
  public:
   explicit failing_resource(allowance& shared) : shared_(shared) {}
@@ -40,6 +41,7 @@ class failing_resource final : public std::pmr::memory_resource {
     }
     if (shared_.left != allowance::unlimited) --shared_.left;
     void* const block = std::pmr::new_delete_resource()->allocate(bytes, alignment);
+    std::memset(block, 0x5a, bytes);
     held += bytes;
     ++granted;
     return block;

@@ -69,10 +69,11 @@ class resolved_rows {
   template <class Context>
   const detail::batch_groups& groups(const Context& ctx, detail::group_order order) const {
     if (groups_.empty()) {
-      detail::batch_groups& made =
-          groups_.emplace_back(groups_.get_allocator().resource(), detail::groups_size(resolution_));
+      groups_.reserve(1);
+      detail::batch_groups made(groups_.get_allocator().resource(), detail::groups_size(resolution_));
       made.add(ctx, resolution_);
       made.group(ctx, order);
+      groups_.push_back(std::move(made));
     }
     return groups_.front();
   }

@@ -34,12 +34,9 @@ template <class T>
 class erased_list {
  public:
   erased_list(std::pmr::memory_resource* memory, std::size_t count, std::size_t bytes)
-      : memory_(memory),
-        bytes_(bytes),
-        items_(memory),
-        place_(bytes == 0 ? nullptr : static_cast<std::byte*>(memory->allocate(bytes))),
-        next_(place_) {
+      : memory_(memory), bytes_(bytes), items_(memory) {
     items_.reserve(count);
+    if (bytes > 0) next_ = place_ = static_cast<std::byte*>(memory->allocate(bytes));
   }
   erased_list(erased_list&& other) noexcept
       : memory_(other.memory_),
@@ -74,8 +71,8 @@ class erased_list {
   std::pmr::memory_resource* memory_;
   std::size_t bytes_;
   std::pmr::vector<T*> items_;
-  std::byte* place_;
-  std::byte* next_;
+  std::byte* place_ = nullptr;
+  std::byte* next_ = nullptr;
 };
 
 /// Pieces of the items of a list, numbered consecutively.
@@ -242,17 +239,19 @@ class feature_batches {
       if (work.back().is_small()) smaller.push_back(work.size() - 1);
     }
     const bool grouped = !groups_.empty();
+    std::pmr::vector<batch_groups> made(memory_);
     if (keeps && !grouped) {
-      groups_.reserve(tables_.size());
-      for (const table_work& w : work) groups_.emplace_back(memory_, w.groups());
+      made.reserve(tables_.size());
+      for (const table_work& w : work) made.emplace_back(memory_, w.groups());
     }
+    std::pmr::vector<batch_groups>& kept = grouped ? groups_ : made;
     const scratch_block block(memory, sizes.bytes());
     for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].count_skipped();
     const auto step_table = [&](const erased_context& on, std::size_t t) {
       const index_t bytes = work[t].bytes(keeps, on.executor->concurrency());
       scratch_block part(block.data() + work[t].place, bytes);
       if (keeps) {
-        step_groups_of(on, work[t], groups_[t], grouped, part, gradients, optimizer, rounding);
+        step_groups_of(on, work[t], kept[t], grouped, part, gradients, optimizer, rounding);
       } else {
         batch_groups groups(part.take<std::byte>(batch_groups::bytes_for(work[t].groups())).data(),
                             work[t].groups());
@@ -270,6 +269,7 @@ class feature_batches {
       const erased_context alone = ctx.rebind(executor);
       for (index_t i = begin; i < end; ++i) step_table(alone, smaller[static_cast<std::size_t>(i)]);
     });
+    if (!grouped) groups_.swap(made);  // only now are all of them grouped
     return {};
   }
 

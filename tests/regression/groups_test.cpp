@@ -1,0 +1,71 @@
+// Regressions of feature groups and of resolved batches: calls after refused memory, seeds of tables, the stop
+// token, guards.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/training/update.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/optim/sgd.hpp>
+
+#include "support/test_resources.hpp"
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+namespace {
+
+inline_executor here;
+
+template <class Format>
+dense_table<Format> table_of(index_t rows, index_t width, float value) {
+  dense_table<Format> table(rows, Format(width), std::pmr::new_delete_resource());
+  const std::vector<float> values(static_cast<std::size_t>(width), value);
+  for (index_t r = 0; r < rows; ++r) table.format().encode(values.data(), table.view().row(r));
+  return table;
+}
+
+template <class Format>
+bool same_bytes(const dense_table<Format>& a, const dense_table<Format>& b) {
+  return std::memcmp(a.view().data(), b.view().data(), a.bytes()) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("n02: an update of resolved features whose scratch was refused groups its rows at the next call") {
+  auto table = table_of<f32_rows>(100, 4, 0), right = table_of<f32_rows>(100, 4, 0);
+  const std::vector<std::int64_t> offsets{0, 2, 3, 5}, ids{7, 9, 7, 50, 60};
+  const std::vector<float> g(3 * 4, 1.0F);
+  const matrix_view<const float> gradient(g.data(), 3, 4);
+  const jagged_view<> batch(offsets.data(), 3, ids.data(), 5);
+  REQUIRE(update(here, batch, gradient, combiner::sum, sgd{1.0F}, right.view()).ok());
+  feature_group<sgd> group;
+  group.add(table.view(), combiner::sum);
+  const std::vector<jagged_view<>> bags{batch};
+  allowance of_scratch;
+  failing_resource scratch(of_scratch);
+  allowance unlimited;
+  failing_resource kept(unlimited);
+  context resolving(here), updating(here);
+  resolving.memory = &kept;
+  updating.memory = &scratch;
+  const auto rows = resolve(resolving, group, bags).or_throw();
+  status s(errc::out_of_memory, "");
+  for (long granted = 0; !s.ok(); ++granted) {
+    REQUIRE(s.code() == errc::out_of_memory);
+    of_scratch.left = granted;
+    s = update(updating, rows, gradient, sgd{1.0F});
+  }
+  CHECK(of_scratch.refused > 2);
+  CHECK(same_bytes(table, right));
+}
