@@ -69,3 +69,44 @@ TEST_CASE("n02: an update of resolved features whose scratch was refused groups 
   CHECK(of_scratch.refused > 2);
   CHECK(same_bytes(table, right));
 }
+
+TEST_CASE("n09: an update of a group rounds every table by a seed of its own") {
+  constexpr index_t rows = 300, width = 32;
+  auto a = table_of<bf16_rows>(rows, width, 1), b = table_of<bf16_rows>(rows, width, 1);
+  auto alone_a = table_of<bf16_rows>(rows, width, 1), alone_b = table_of<bf16_rows>(rows, width, 1);
+  std::vector<std::int64_t> ids;
+  for (index_t r = 0; r < rows; ++r) ids.push_back(r);
+  const std::vector<float> g(static_cast<std::size_t>(rows * 3 * width), 1.0F);
+  const matrix_view<const float> gradient(g.data(), rows, width), joint(g.data(), rows, 3 * width);
+  using bags_type = fixed_hotness_view<>;
+  const bags_type all(ids.data(), rows, 1), none(ids.data(), rows, 0);
+  feature_group<sgd, bags_type, float, rounding::stochastic> group;
+  group.add(a.view(), combiner::sum);
+  group.add(a.view(), combiner::sum);  // the same table
+  group.add(b.view(), combiner::sum);
+  const std::vector<bags_type> bags{all, none, all};
+  const auto rows_of_group = resolve(here, group, bags).or_throw();
+  for (std::uint64_t t = 0; t < 100; ++t) {
+    const rounding::stochastic at{.seed = 5, .step = t};
+    REQUIRE((t % 2 == 0 ? update(here, group, bags, joint, sgd{1e-4F}, at)
+                        : update(here, rows_of_group, joint, sgd{1e-4F}, at))
+                .ok());
+    REQUIRE(update(here, all, gradient, combiner::sum, sgd{1e-4F}, alone_a.view(), at.of_table(0)).ok());
+    REQUIRE(update(here, all, gradient, combiner::sum, sgd{1e-4F}, alone_b.view(), at.of_table(1)).ok());
+  }
+  CHECK(same_bytes(a, alone_a));
+  CHECK(same_bytes(b, alone_b));
+  double xy = 0, xx = 0, yy = 0;
+  std::vector<float> of_a(width), of_b(width);
+  for (index_t r = 0; r < rows; ++r) {
+    a.format().decode(a.view().row(r), of_a.data());
+    b.format().decode(b.view().row(r), of_b.data());
+    for (std::size_t j = 0; j < width; ++j) {
+      const double x = of_a[j] - 0.99, y = of_b[j] - 0.99;
+      xy += x * y;
+      xx += x * x;
+      yy += y * y;
+    }
+  }
+  CHECK(std::fabs(xy / std::sqrt(xx * yy)) < 0.1);  // of 9600 elements: 10 deviations
+}

@@ -250,12 +250,13 @@ class feature_batches {
     const auto step_table = [&](const erased_context& on, std::size_t t) {
       const index_t bytes = work[t].bytes(keeps, on.executor->concurrency());
       scratch_block part(block.data() + work[t].place, bytes);
+      const Rounding of_table = rounding_of_table(rounding, t);
       if (keeps) {
-        step_groups_of(on, work[t], kept[t], grouped, part, gradients, optimizer, rounding);
+        step_groups_of(on, work[t], kept[t], grouped, part, gradients, optimizer, of_table);
       } else {
         batch_groups groups(part.take<std::byte>(batch_groups::bytes_for(work[t].groups())).data(),
                             work[t].groups());
-        step_groups_of(on, work[t], groups, false, part, gradients, optimizer, rounding);
+        step_groups_of(on, work[t], groups, false, part, gradients, optimizer, of_table);
       }
     };
     for (std::size_t t = 0; t < work.size(); ++t) {
@@ -426,6 +427,14 @@ class feature_batches {
       const index_t from = pieces.within(at) * job.grain();
       job.pool(from, (std::min)(from + job.grain(), job.units()));
       at = then;
+    }
+  }
+
+  static Rounding rounding_of_table(const Rounding& rounding, std::size_t t) noexcept {
+    if constexpr (requires { rounding.of_table(t); }) {
+      return rounding.of_table(t);
+    } else {
+      return rounding;
     }
   }
 
