@@ -110,3 +110,27 @@ TEST_CASE("n09: an update of a group rounds every table by a seed of its own") {
   }
   CHECK(std::fabs(xy / std::sqrt(xx * yy)) < 0.1);  // of 9600 elements: 10 deviations
 }
+
+TEST_CASE("h02: the verbs of a group that was stopped neither check nor allocate") {
+  auto table = table_of<f32_rows>(4, 8, 0);
+  feature_group<sgd> group;
+  group.add(table.view(), combiner::sum);
+  const std::vector<std::int64_t> offsets{0, 1}, ids{1};
+  const std::vector<jagged_view<>> bags{jagged_view<>(offsets.data(), 1, ids.data(), 1)};
+  const auto rows = resolve(here, group, bags).or_throw();
+  std::vector<float> values(8);
+  std::stop_source source;
+  source.request_stop();
+  const std::stop_token token = source.get_token();
+  context ctx(here);
+  ctx.stop = &token;
+  ctx.memory = std::pmr::null_memory_resource();
+  for (const index_t width : {4, 8}) {
+    const matrix_view<float> out(values.data(), 1, width);
+    const matrix_view<const float> gradient(values.data(), 1, width);
+    CHECK(lookup(ctx, group, bags, out).message() == "stopped: lookup");
+    CHECK(lookup(ctx, rows, out).message() == "stopped: lookup");
+    CHECK(update(ctx, group, bags, gradient, sgd{}).message() == "stopped: update");
+    CHECK(update(ctx, rows, gradient, sgd{}).message() == "stopped: update");
+  }
+}
