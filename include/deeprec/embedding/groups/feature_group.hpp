@@ -78,7 +78,8 @@ class feature_group {
   /// @shape    rows of width D, changed in place by update
   /// @dtype    rows of any format; of a group that trains f32, f16, bf16 or split
   /// @error    concat does not compile: its output has one row per id. Reported by update: rows without room
-  ///           for the optimizer's state; one table with two shapes, formats or norms
+  ///           for the optimizer's state; one table with two shapes, formats or norms. Throws std::bad_alloc,
+  ///           and the group is as before
   template <RowSource Source, class Pooling, class = detail::unit>
   index_t add(const Source& source, const Pooling& pooling) {
     using policies = detail::pooling_for<Pooling>;
@@ -99,6 +100,11 @@ class feature_group {
         "deeprec::feature_group: features of one table are stepped together, and this source does not "
         "tell which table it is. Fix: give it identity(), the address of what it is a view of.");
     const auto policy = detail::as_pooling(pooling);
+    const index_t end = detail::capped_sum(total_width(), source.format().width());
+    // Nothing is changed before all memory is there.
+    make_room(features_);
+    make_room(offsets_);
+    make_room(first_of_table_);
     if constexpr (on_device) {
       features_.push_back(detail::device_feature_of<Bags, Out>(source, policy));
     } else {
@@ -116,7 +122,7 @@ class feature_group {
       sizes_.stores_addresses = sizes_.stores_addresses || made->stores_addresses;
       features_.push_back(std::move(made));
     }
-    offsets_.push_back(detail::capped_sum(total_width(), source.format().width()));
+    offsets_.push_back(end);
     return features() - 1;
   }
 
@@ -145,6 +151,11 @@ class feature_group {
   [[nodiscard]] const status& fault() const noexcept { return fault_; }
 
  private:
+  // So that one more element is added without an allocation.
+  template <class List>
+  static void make_room(List& list) {
+    if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
+  }
   // Notes the table of the feature that is about to be added.
   void join_table(const detail::feature_table& table) {
     for (const std::size_t first : first_of_table_) {
