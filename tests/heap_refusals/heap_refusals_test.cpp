@@ -1,18 +1,20 @@
 // Objects that remember: built or called while one allocation is refused, the first, the second, ... in turn. The
 // call that was refused is made again, and the result is that of an object that was never refused. operator new
 // is replaced, so this is a program of its own.
+#include <unistd.h>
+
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <span>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <deeprec/data/batch_reader.hpp>
-#include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
@@ -40,7 +42,9 @@ long left_to_grant = -1;  // to calls of until_granted, before one allocation is
 template <class F>
 void until_granted(const F& f) {
   const auto is_refused = [&] {
-    if constexpr (requires { f().code(); }) {
+    if constexpr (std::is_same_v<decltype(f()), errc>) {
+      return f() == errc::out_of_memory;
+    } else if constexpr (requires { f().code(); }) {
       return f().code() == errc::out_of_memory;
     } else {
       f();
@@ -102,4 +106,107 @@ TEST_CASE("n13: a feature that was refused when it was added is no feature of th
     const status s = update(here, group, bags, matrix_view<const float>(g.data(), 1, 16), sgd{1.0F});
     return std::tuple(values_of(a), values_of(b), group.features(), group.tables(), s.message());
   });
+}
+
+TEST_CASE("task_list: an op that was refused when it was added is not in the plan") {
+  refuse_each([&] {
+    std::string seen;
+    task_list list;
+    const std::vector<index_t> after{0, 1};
+    until_granted([&] { list.add("a task with a name of some length", [&] { seen += 'a'; }); });
+    until_granted([&] { list.add("another", [&, b = std::string("b")] { seen += b; }); });
+    until_granted([&] { list.add("of a third kind", [&](task_call) { seen += 'c'; }, after); });
+    until_granted([&] { list.edge(2, 3); });
+    until_granted([&] { list.add("of a fourth", [&] { return seen += 'd', status(); }); });
+    until_granted([&] { list.reads(1, &seen); });
+    until_granted([&] { list.writes(3, &seen); });
+    task_plan plan;
+    until_granted([&] { plan = task_plan::compile(list, task_order::as_added).or_throw(); });
+    for (const index_t op : plan.order()) {
+      if (!plan.call(op).ok()) seen += '!';
+    }
+    return seen;
+  });
+}
+
+TEST_CASE("step_graph: an op that was refused when it was added is not in the graph") {
+  refuse_each([&] {
+    long held = 0, drawn = 0;
+    step_graph g;
+    variable<long> v;
+    until_granted([&] { v = g.variable("a variable with a name of some length", held); });
+    value<long> read, one;
+    until_granted([&] {
+      read = g.source<long>("a source with a name of some length", [&](long& it) {
+        it = ++drawn;
+        return true;
+      });
+    });
+    std::vector<value<long>> all, staged;
+    until_granted([&] {
+      one = g.add<long>("more, under a name of some length", [](const long& in, long& it) { it = in + 1; }, read);
+    });
+    all = {read, one, read};
+    until_granted([&] { staged = g.stage("a stage with a name of some length", all); });
+    until_granted([&] {
+      g.add("add, under a name of some length",
+            [](op_list<const long> in, long& it) {
+              for (const long& x : in) it += x;
+            },
+            staged, g.accumulate(v));
+    });
+    std::vector<step_program> program;
+    program.reserve(1);
+    std::string fault;
+    until_granted([&] {
+      auto made = step_program::compile(g);
+      if (!made) fault = made.fault().message();
+      if (made) program.push_back(std::move(made).or_throw());
+    });
+    if (!program.empty()) {
+      std::vector<step_state> state;
+      state.reserve(1);
+      until_granted([&] { state.push_back(program[0].make_state()); });
+      until_granted([&] { program[0].run(here, state[0]).or_throw(); });
+    }
+    return std::tuple(held, drawn, g.size(), fault);
+  });
+}
+
+TEST_CASE("trace_recorder: a span that was refused when it was added is not in the trace") {
+  refuse_each([&] {
+    trace_recorder recorder({.threads = 1, .spans = 4});
+    until_granted([&] { recorder.add({"a", 1, 0, 2}, 0, 5); });
+    until_granted([&] { recorder.add({"b", 2, 0, 3}, 6, 7); });
+    std::vector<trace_span> spans;
+    until_granted([&] { spans = recorder.spans(); });
+    std::string json;
+    until_granted([&] { json = recorder.json(); });
+    std::string seen = std::to_string(spans.size());
+    for (const trace_span& s : spans) seen += std::string(s.name) + std::to_string(s.end);
+    return seen + json;
+  });
+}
+
+TEST_CASE("table files: a save and a load that were refused memory leave everything as it was") {
+  const std::string path = "/tmp/deeprec_heap_refusals_" + std::to_string(::getpid()) + ".drt";
+  dense_table<f32_rows> table(20, 4, std::pmr::new_delete_resource()), back(20, 4, std::pmr::new_delete_resource());
+  table.initialize(here, row_init::uniform{.seed = 1});
+  refuse_each([&] {
+    back.initialize(here, row_init::zeros{});
+    const const_named_table saved[] = {name_table("a table with a name of some length", table.view())};
+    const named_table loaded[] = {name_table("a table with a name of some length", back.view())};
+    const training_state at{.step = 7, .numbers = {{"a number with a name of some length", 0.5}}};
+    until_granted([&] { return save_tables(path, saved, at); });
+    training_state state;
+    until_granted([&] { return describe_file(path); });
+    until_granted([&] {
+      auto read = load_tables(path, loaded);
+      if (read) state = read.value();
+      return read;
+    });
+    ::unlink(path.c_str());
+    return std::pair(values_of(back), state);
+  });
+  CHECK(values_of(back) == values_of(table));
 }
