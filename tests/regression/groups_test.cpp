@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <vector>
@@ -13,7 +15,11 @@
 #include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/gather.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/sgd.hpp>
@@ -133,4 +139,93 @@ TEST_CASE("h02: the verbs of a group that was stopped neither check nor allocate
     CHECK(update(ctx, group, bags, gradient, sgd{}).message() == "stopped: update");
     CHECK(update(ctx, rows, gradient, sgd{}).message() == "stopped: update");
   }
+}
+
+namespace {
+
+/// Rows that are lost as soon as nobody holds a guard: they may move then.
+struct fleeting_rows {
+  std::map<std::int64_t, float> rows;
+  int guards = 0;
+};
+
+struct fleeting_source {
+  using format_type = f32_rows;
+  using space = host_space;
+  using byte_type = const std::byte;
+
+  [[nodiscard]] f32_rows format() const { return f32_rows(1); }
+  void find(const std::int64_t* keys, index_t n, const std::byte** at) const {
+    for (index_t k = 0; k < n; ++k) {
+      const auto row = of->rows.find(keys[k]);
+      at[k] = row == of->rows.end() ? nullptr : reinterpret_cast<const std::byte*>(&row->second);
+    }
+  }
+  [[nodiscard]] std::shared_ptr<fleeting_rows> guard() const {
+    ++of->guards;
+    return {of, [](fleeting_rows* held) {
+              if (--held->guards > 0) return;
+              for (auto& row : held->rows) row.second = -777;
+            }};
+  }
+
+  fleeting_rows* of;
+};
+static_assert(KeyedRowSource<fleeting_source, std::int64_t> && GuardedRowSource<fleeting_source>);
+
+}  // namespace
+
+TEST_CASE("n04: a verb holds the guards of its sources until it has read their rows") {
+  fleeting_rows a, b;
+  const auto renew = [&] {
+    for (int i = 0; i < 6; ++i) (i % 2 == 0 ? a : b).rows[i / 2] = static_cast<float>(10 + i);
+  };
+  const std::vector<std::int64_t> ids{0, 1, 2, 3, 4, 5}, offsets{0, 1, 2, 3}, keys{2, 0, 1};
+  std::vector<float> out(6);
+  const std::vector<float> of_a{14, 10, 12};
+  partitioned_ids<> parts;
+  REQUIRE(partition(here, ids, index_t{1} << 40, 2, partition_strategy::mod, parts).ok());
+  const std::vector<fleeting_source> sources{{&a}, {&b}};
+  renew();
+  CHECK(gather(here, sources, parts, matrix_view<float>(out.data(), 6, 1)).ok());
+  CHECK(out == std::vector<float>{10, 11, 12, 13, 14, 15});
+
+  const jagged_view<> bags(offsets.data(), 3, keys.data(), 3);
+  const matrix_view<float> three(out.data(), 3, 1);
+  const auto seen = [&] { return std::vector<float>(out.begin(), out.begin() + 3); };
+  renew();
+  CHECK(gather(here, sources[0], keys, three).ok());
+  CHECK(seen() == of_a);
+  renew();
+  CHECK(lookup(here, sources[0], bags, combiner::sum, three).ok());
+  CHECK(seen() == of_a);
+  renew();
+  CHECK(fused_lookup(here, sources[0], coo_view<>(ids.data(), keys.data(), 3, 3), combiner::sum, three).ok());
+  CHECK(seen() == of_a);
+  feature_group<> group;
+  group.add(sources[0], combiner::sum);
+  const std::vector<jagged_view<>> batches{bags};
+  renew();
+  CHECK(lookup(here, group, batches, three).ok());
+  CHECK(seen() == of_a);
+  renew();
+  {
+    const auto rows = resolve(here, sources[0], bags, combiner::sum).or_throw();
+    CHECK(lookup(here, rows, three).ok());
+  }
+  CHECK(seen() == of_a);
+  renew();
+  {
+    const auto rows = resolve(here, group, batches).or_throw();
+    CHECK(lookup(here, rows, three).ok());
+  }
+  CHECK(seen() == of_a);
+  renew();
+  const std::vector<float> ones(3, 1.0F);
+  CHECK(weight_gradients(here, sources[0], bags, matrix_view<const float>(ones.data(), 3, 1), combiner::sum,
+                         std::span(out).first(3))
+            .ok());
+  CHECK(seen() == of_a);
+  CHECK(a.guards == 0);
+  CHECK(b.guards == 0);
 }
