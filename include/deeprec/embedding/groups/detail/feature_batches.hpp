@@ -12,11 +12,13 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/replace.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
@@ -44,7 +46,10 @@ class erased_list {
         items_(std::move(other.items_)),
         place_(std::exchange(other.place_, nullptr)),
         next_(other.next_) {}
-  erased_list& operator=(erased_list&&) = delete;
+  erased_list& operator=(erased_list&& other) noexcept {
+    replace(*this, std::move(other));
+    return *this;
+  }
   ~erased_list() {
     if (place_ == nullptr) return;
     if constexpr (std::has_virtual_destructor_v<T>) {
@@ -122,6 +127,12 @@ class feature_batches {
         addresses_(memory),
         groups_(memory),
         tables_(tables) {}
+  feature_batches(feature_batches&&) noexcept = default;
+  feature_batches& operator=(feature_batches&& other) noexcept {
+    replace(*this, std::move(other));  // the batches point into addresses_
+    return *this;
+  }
+  ~feature_batches() = default;
 
   /// True where every feature reads a table and has few ids: lists of batches and pieces would cost more than
   /// they save.
