@@ -15,7 +15,7 @@
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/optim/sgd.hpp>
+#include <deeprec/optim/optimizers.hpp>
 
 #include "support/children.hpp"
 #include "support/seed.hpp"
@@ -273,4 +273,29 @@ TEST_CASE("B11: a product that is refused has not written its bias gradient") {
             .code() == errc::unsupported);
   CHECK(gradient == std::vector<float>(2, 7.0F));
   CHECK(c == std::vector<float>(8, 7.0F));
+}
+
+TEST_CASE("n14: a stack's state is stepped by an optimizer of its name only, whatever the size of the state") {
+  inline_executor here;
+  const std::vector<float> x(16 * 8, 0.25F), g(16, 1.0F);
+  const auto stepped_twice = [&](const auto& first, const auto& second) {
+    mlp<> net({8, 8, 1}, mlp_output::linear, counter_rng(1));
+    REQUIRE(net.forward(here, matrix_view<const float>(x.data(), 16, 8)).ok());
+    REQUIRE(net.backward(here, matrix_view<const float>(g.data(), 16, 1)).ok());
+    REQUIRE(net.step(here, first).ok());
+    const auto weights = net.parameters();
+    const std::vector<float> before(weights.row(0), weights.row(0) + weights.extent(1));
+    const status s = net.step(here, second);
+    CHECK(s.ok() == (std::vector<float>(weights.row(0), weights.row(0) + weights.extent(1)) != before));
+    mlp<> moved(std::move(net));
+    CHECK(moved.step(here, second).code() == s.code());
+    return s.code();
+  };
+  CHECK(stepped_twice(momentum{}, rmsprop{}) == errc::unsupported);
+  CHECK(stepped_twice(adagrad{}, momentum{}) == errc::unsupported);
+  CHECK(stepped_twice(adam{}, ftrl{}) == errc::unsupported);
+  CHECK(stepped_twice(adagrad_decay{}, rowwise_adam{}) == errc::unsupported);
+  CHECK(stepped_twice(rowwise_adagrad{}, sgd{}) == errc::unsupported);
+  CHECK(stepped_twice(adam{}, clipped_by_norm{with_weight_decay{adam{}, 0.1F}, 1.0F}) == errc::ok);
+  CHECK(stepped_twice(clipped_by_value{adam{}, 1.0F}, rmsprop{}) == errc::unsupported);
 }

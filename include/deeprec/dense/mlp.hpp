@@ -17,6 +17,7 @@
 #include <memory>
 #include <memory_resource>
 #include <new>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -175,6 +176,9 @@ class mlp {
   [[nodiscard]] matrix_view<float> state() noexcept {
     return {state_.data(), 1, static_cast<index_t>(state_.size())};
   }
+  /// The name of the optimizer whose state it is, to be saved with it; empty before the first step() or
+  /// make_state(), and for an optimizer without a name.
+  [[nodiscard]] std::string_view state_owner() const noexcept { return state_owner_; }
 
   /// Output of the last forward pass (B,O).
   [[nodiscard]] matrix_view<const float> output() const noexcept { return output_in(activations_); }
@@ -261,20 +265,23 @@ class mlp {
   ///
   /// @cost     O(state) the first time
   /// @threads  one thread at a time
-  /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
-  ///           out_of_memory
+  /// @error    unsupported: the state belongs to an optimizer of another name, or has another size
+  ///           (reset_state()) · out_of_memory
   template <RowOptimizer O>
   [[nodiscard]] status make_state(const O&) {
     constexpr int kind = 1 + O::row_state * 256 + O::element_state;
-    if (state_kind_ == kind) return {};
+    if (state_kind_ == kind && state_owner_ == optimizer_name<O>) return {};
     if (state_kind_ != 0) {
-      return {errc::unsupported, "mlp::step: the state must be made for an optimizer of this type"};
+      return {errc::unsupported,
+              "mlp::step: the state must be that of an optimizer of this name (it is state_owner()'s; "
+              "reset_state() discards it)"};
     }
     index_t rows = 0;
     for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;
     const index_t needed = O::row_state * rows + O::element_state * parameter_count_;
     if (const status s = grow(state_, needed); !s) return s;
     state_kind_ = kind;
+    state_owner_ = optimizer_name<O>;
     return {};
   }
 
@@ -283,8 +290,7 @@ class mlp {
   /// @numerics apply_rows
   /// @cost     O(weights); the first step allocates and zeroes the optimizer's state
   /// @threads  one thread at a time; the same bits for any number of workers
-  /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
-  ///           out_of_memory
+  /// @error    as make_state()
   template <RowOptimizer O, class Context, class = detail::unit>
   [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer) {
     const auto ctx = detail::as_context(context_or_executor);
@@ -310,6 +316,7 @@ class mlp {
   void reset_state() noexcept {
     state_.clear();
     state_kind_ = 0;
+    state_owner_ = {};
   }
 
  private:
@@ -325,6 +332,7 @@ class mlp {
         capacity_(other.capacity_),
         batch_(other.batch_),
         state_kind_(other.state_kind_),
+        state_owner_(other.state_owner_),
         input_(other.input_),
         parameters_(other.parameters_, memory),
         gradients_(other.gradients_, memory),
@@ -344,6 +352,7 @@ class mlp {
     capacity_ = other.capacity_;
     batch_ = other.batch_;
     state_kind_ = other.state_kind_;
+    state_owner_ = other.state_owner_;
     input_ = other.input_;
     parameters_ = std::move(other.parameters_);
     gradients_ = std::move(other.gradients_);
@@ -444,6 +453,7 @@ class mlp {
   index_t capacity_ = 0;
   index_t batch_ = 0;
   int state_kind_ = 0;
+  std::string_view state_owner_;
   matrix_view<const float> input_;
   floats parameters_;
   floats gradients_;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <deeprec/optim/detail/integer_power.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
@@ -19,6 +20,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct rowwise_adagrad {
+  static constexpr std::string_view name = "rowwise_adagrad";
   static constexpr int row_state = 1;
   static constexpr int element_state = 0;
   static constexpr bool needs_mean_square = true;
@@ -35,6 +37,7 @@ struct rowwise_adagrad {
 };
 
 struct adagrad {
+  static constexpr std::string_view name = "adagrad";
   static constexpr int row_state = 0;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;
@@ -53,6 +56,7 @@ struct adagrad {
 /// own float counts the decays applied (exact up to 2^24). So the layout is that of AdagradDecayV2, a count
 /// for each row; the rule is the same. initial_squares is the floor too.
 struct adagrad_decay {
+  static constexpr std::string_view name = "adagrad_decay";
   static constexpr int row_state = 1;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;

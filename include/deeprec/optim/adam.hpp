@@ -18,6 +18,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 #include <deeprec/optim/detail/integer_power.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
@@ -55,6 +56,7 @@ struct rowwise_adam_rows {
 
 /// State: m, then v.
 struct adam {
+  static constexpr std::string_view name = "adam";
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
@@ -76,6 +78,7 @@ struct adam {
 
 /// State: v of the row, then m of its elements.
 struct rowwise_adam {
+  static constexpr std::string_view name = "rowwise_adam";
   static constexpr int row_state = 1;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = true;
@@ -106,6 +109,7 @@ constexpr with_decoupled_decay<adam> adamw(const adam& base, float weight_decay)
 /// DeepRec's AdamAsync. Each table has its own powers of the betas, so tables need no common step number and
 /// late workers do no harm; the powers are fields, which the caller saves with the rows. State: m, then v.
 struct adam_async {
+  static constexpr std::string_view name = "adam_async";
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
@@ -138,6 +142,7 @@ struct adam_async {
 /// beta1 = 0, the default, is RMSProp without momentum, as in DeepRec's manual; DeepRec's kernel multiplies m
 /// by AdamAsync's beta1, which .beta1 = 0.9F reproduces. State: m, then v, as in adam_async.
 struct adam_async_rmsprop {
+  static constexpr std::string_view name = "adam_async_rmsprop";
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
