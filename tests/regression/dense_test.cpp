@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <deeprec/dense/dice.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/mlp.hpp>
@@ -275,7 +276,7 @@ TEST_CASE("B11: a product that is refused has not written its bias gradient") {
   CHECK(c == std::vector<float>(8, 7.0F));
 }
 
-TEST_CASE("n14: a stack's state is stepped by an optimizer of its name only, whatever the size of the state") {
+TEST_CASE("n14: a stack's state is stepped by optimizers of its name only, whatever the size of the state") {
   inline_executor here;
   const std::vector<float> x(16 * 8, 0.25F), g(16, 1.0F);
   const auto stepped_twice = [&](const auto& first, const auto& second) {
@@ -298,4 +299,21 @@ TEST_CASE("n14: a stack's state is stepped by an optimizer of its name only, wha
   CHECK(stepped_twice(rowwise_adagrad{}, sgd{}) == errc::unsupported);
   CHECK(stepped_twice(adam{}, clipped_by_norm{with_weight_decay{adam{}, 0.1F}, 1.0F}) == errc::ok);
   CHECK(stepped_twice(clipped_by_value{adam{}, 1.0F}, rmsprop{}) == errc::unsupported);
+}
+
+TEST_CASE("n06: dice takes a column of one value by halves, whatever the value") {
+  inline_executor here;
+  for (const float value : {0.1F, 100.1F, 1000.1F, -12345.678F, 1e6F / 3, 1e20F / 3, 1e38F}) {
+    for (const index_t rows : {1, 3, 1000, 5000}) {
+      CAPTURE(value);
+      CAPTURE(rows);
+      const std::vector<float> x(static_cast<std::size_t>(rows), value), alpha{0.0F};
+      std::vector<float> mean(1), variance(1), y(x.size());
+      REQUIRE(dice_forward(here, matrix_view<const float>(x.data(), rows, 1), alpha, {mean, variance},
+                           matrix_view<float>(y.data(), rows, 1))
+                  .ok());
+      CHECK(mean[0] == value);
+      CHECK(y == std::vector<float>(x.size(), 0.5F * value));
+    }
+  }
 }
