@@ -370,6 +370,12 @@ TEST_CASE("logistic loss: huge logits neither overflow nor lose their size") {
   CHECK(gradient(3, 0) == -0.25F);
   CHECK(logistic_loss_forward(here, logits.view(), labels.view().rows(0, 3), loss).code() ==
         errc::shape_mismatch);
+  for (index_t i = 0; i < 2; ++i) logits(i, 0) *= std::numeric_limits<float>::infinity();
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), loss).ok());
+  CHECK(loss == doctest::Approx(0.5e30).epsilon(1e-6));
+  logits(2, 0) *= std::numeric_limits<float>::infinity();
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), loss).ok());
+  CHECK(loss == std::numeric_limits<double>::infinity());
 }
 
 TEST_CASE("logistic loss with weights: agrees with the oracle, and its gradient with central differences") {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory_resource>
 #include <random>
 #include <string>
@@ -14,6 +15,8 @@
 #include <deeprec/dense/dice.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/dense/metrics.hpp>
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/optimizers.hpp>
@@ -315,5 +318,33 @@ TEST_CASE("n06: dice takes a column of one value by halves, whatever the value")
       CHECK(mean[0] == value);
       CHECK(y == std::vector<float>(x.size(), 0.5F * value));
     }
+  }
+}
+
+TEST_CASE("n07, b08: the loss of an infinite logit is 0 on its label's side, elsewhere infinite") {
+  inline_executor here;
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  struct row {
+    float logit, label;
+    double loss;
+  };
+  for (const row& r : {row{inf, 1, 0}, row{-inf, 0, 0}, row{inf, 0, inf}, row{-inf, 1, inf},
+                       row{inf, 0.5F, inf}, row{-inf, 0.5F, inf}}) {
+    CAPTURE(r.logit);
+    CAPTURE(r.label);
+    const float logits[] = {r.logit, 1}, labels[] = {r.label, 0}, weights[] = {1, 1};
+    const matrix_view<const float> z(logits, 2, 1), y(labels, 2, 1), w(weights, 2, 1);
+    double loss = 0, weighted = 0;
+    float gradient[2];
+    REQUIRE(logistic_loss_forward(here, z, y, loss).ok());
+    REQUIRE(logistic_loss_forward(here, z, y, w, weighted).ok());
+    REQUIRE(logistic_loss_backward(here, z, y, matrix_view<float>(gradient, 2, 1)).ok());
+    const double expected = (r.loss + std::log1p(std::exp(1.0))) / 2;
+    CHECK((loss == expected || loss == doctest::Approx(expected)));
+    CHECK(weighted == loss);
+    CHECK(gradient[0] == ((r.logit > 0 ? 1 : 0) - r.label) / 2);
+    log_loss metric;  // which clamps the logit
+    REQUIRE(metric.add(z, y).ok());
+    CHECK((std::isfinite(r.loss) ? metric.value() == doctest::Approx(loss) : metric.value() >= 0x1p29));
   }
 }
