@@ -381,6 +381,38 @@ TEST_CASE("row_optimizer: NaN stays in its element, or in its row where the row 
   check(rowwise_adam{}, true);
 }
 
+TEST_CASE("row_optimizer: a mean of squares is right wherever it fits in a float, whatever their sum is") {
+  const auto check = [](const auto& optimizer, float size) {
+    using O = std::remove_cvref_t<decltype(optimizer)>;
+    for (int path = scalar_code; path <= static_cast<int>(best_isa()); ++path) {
+      for (const index_t width : {1, 3, 4, 16, 19, 40, 128}) {
+        CAPTURE(path);
+        CAPTURE(width);
+        training<O, float> run(optimizer, width, deeprec_test::seed());
+        run.draw_gradient();
+        double squares = 0;
+        for (index_t j = 0; j < width; ++j) {
+          const float g = run.gradient[static_cast<std::size_t>(j)] = size * (j % 3 == 0 ? 1.0F : -0.75F);
+          squares += static_cast<double>(g) * static_cast<double>(g);
+        }
+        for (std::size_t i = 0; i < run.weights.size(); ++i) run.weights[i] = 0;
+        path == scalar_code ? run.step_scalar() : run.step_vector(static_cast<isa>(path));
+        const double root = std::sqrt(squares / static_cast<double>(width));
+        for (index_t j = 0; j < width; ++j) {
+          const auto i = static_cast<std::size_t>(j);
+          CHECK(run.weights[i] == doctest::Approx(-static_cast<double>(run.gradient[i]) / root));
+        }
+      }
+    }
+  };
+  for (const float size : {1e-3F, 1.0F, 1e18F, 1e19F}) {
+    CAPTURE(size);
+    check(rowwise_adagrad{.learning_rate = 1}, size);
+    check(clipped_by_value{rowwise_adagrad{.learning_rate = 1}, 1e30F}, size);
+    check(rowwise_adam{.learning_rate = 1, .epsilon = 0}, size);
+  }
+}
+
 TEST_CASE("apply_rows: the same bits for any number of threads, and nothing between the rows is touched") {
   constexpr index_t rows = 1000, width = 37, stride = 40;
   const auto trained = [](int threads) {
