@@ -469,7 +469,7 @@ TEST_CASE("apply_rows: shapes that do not fit are refused, and nothing is writte
   CHECK(answer(3, 4, 3, 7).code() == errc::shape_mismatch);
   CHECK(answer(3, 4, 2, 8).message() ==
         "shape mismatch: apply_rows: state must have a row for each row of weights, with the floats that the "
-        "optimizer needs");
+        "optimizer needs: state_floats_of<optimizer>(width)");
   CHECK(weights == std::vector<float>(12, 1.0F));
   CHECK(state == std::vector<float>(24, 0.0F));
   CHECK(answer(3, 4, 3, 8).ok());
