@@ -1,7 +1,7 @@
 // A stack of fully connected layers with ReLU between them: owns weights and their casts, gradients,
 // activations and the optimizer's state.
 //
-//   mlp<> tower({479, 64, 1}, mlp_output::linear, counter_rng(seed));
+//   mlp<> tower({479, 64, 1});               or ({479, 64, 1}, mlp_output::relu, counter_rng(seed), ...)
 //   tower.forward(pool, x);                  x ─> [W0 relu] ─> [W1] ─> tower.output()
 //   tower.backward(pool, gradient);          tower.input_gradient() <─ ... <─ gradient
 //   tower.step(pool, adagrad{.learning_rate = 0.01F});
@@ -106,6 +106,9 @@ class mlp {
     }
     make_operands();
   }
+  /// A linear output, and weights of one seed: the other arguments have their defaults.
+  explicit mlp(std::vector<index_t> sizes, std::uint64_t seed = 0)
+      : mlp(std::move(sizes), mlp_output::linear, counter_rng(seed)) {}
   mlp(mlp&&) noexcept = default;  // moves the memory resource too, so views stay valid
   /// Takes over the other stack, and keeps its own memory resource.
   ///
@@ -133,19 +136,19 @@ class mlp {
 
   [[nodiscard]] const mlp_precision& precision() const noexcept { return precision_; }
 
-  /// Weights of layer l (O,I) and its bias (1,O); writable, for loading and averaging. Such a view may be
-  /// written at any time, so from then on weights are cast again in every forward pass, until
-  /// weights_settled().
-  [[nodiscard]] matrix_view<float> weights(int l) noexcept {
+  /// Weights of layer l (O,I) and its bias (1,O).
+  [[nodiscard]] matrix_view<const float> weights(int l) const noexcept { return weights_in(parameters_, l); }
+  [[nodiscard]] matrix_view<const float> bias(int l) const noexcept { return bias_in(parameters_, l); }
+  /// The same, for loading and averaging. Such a view may be written at any time, so from then on weights are
+  /// cast again in every forward pass, until weights_settled().
+  [[nodiscard]] matrix_view<float> writable_weights(int l) noexcept {
     written_from_outside_ = true;
     return weights_in(parameters_, l);
   }
-  [[nodiscard]] matrix_view<float> bias(int l) noexcept {
+  [[nodiscard]] matrix_view<float> writable_bias(int l) noexcept {
     written_from_outside_ = true;
     return bias_in(parameters_, l);
   }
-  [[nodiscard]] matrix_view<const float> weights(int l) const noexcept { return weights_in(parameters_, l); }
-  [[nodiscard]] matrix_view<const float> bias(int l) const noexcept { return bias_in(parameters_, l); }
   [[nodiscard]] matrix_view<const float> weight_gradient(int l) const noexcept {
     return weights_in(gradients_, l);
   }
@@ -155,13 +158,18 @@ class mlp {
   /// All gradients as one row, in the order of parameters(). Writable: what step() takes, for gradients that
   /// are summed over several passes.
   [[nodiscard]] matrix_view<float> gradients() noexcept { return {gradients_.data(), 1, parameter_count_}; }
-  /// All parameters as one row: layer by layer, its weights and then its bias. Writable, as weights(l).
+  /// All parameters as one row: layer by layer, its weights and then its bias. Writable, as
+  /// writable_weights(l), unless the stack is const.
   [[nodiscard]] matrix_view<float> parameters() noexcept {
     written_from_outside_ = true;
     return {parameters_.data(), 1, parameter_count_};
   }
+  [[nodiscard]] matrix_view<const float> parameters() const noexcept {
+    return {parameters_.data(), 1, parameter_count_};
+  }
 
-  /// Declares that views of weights, biases and parameters are not written any more: casts are kept again.
+  /// Declares that writable views of weights, biases and parameters are not written any more: casts are kept
+  /// again.
   ///
   /// @cost    O(layers)
   /// @threads one thread at a time
