@@ -501,6 +501,21 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
                              std::move(sources), options);
 }
 
+/// The same, for a call without an executor: it does not compile, and the message has the right one.
+template <TextFormat Format>
+auto read_files(Format, std::vector<std::string>, const reader_options& = {}) {
+  static_assert(detail::always_false<Format>,
+                "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
+                "a thread_pool pool; or an inline_executor, which parses in the caller.");
+}
+/// The same, for the paths before the format.
+template <TextFormat Format>
+auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
+  static_assert(detail::always_false<Format>,
+                "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
+                "a thread_pool pool; or an inline_executor, which parses in the caller.");
+}
+
 /// A reader of text in memory, which is parsed in place. The file of a fault is "<text>".
 ///
 /// @pre     text and executor outlive the reader

@@ -1,9 +1,10 @@
 // Tables with their optimizer state, and the training state, in one file.
 //
-//   const const_named_table parts[] = {name_table("items", items.view()), name_table("users", users.view())};
-//   save_tables("model.drt", parts, {.step = 1000, .numbers = {{"learning rate", 0.01}}}).or_throw();
-//   const named_table back[] = {name_table("items", items.view()), name_table("users", users.view())};
-//   const training_state at = load_tables("model.drt", back).or_throw();
+//   save_tables("model.drt", {name_table("items", items.view()), name_table("users", users.view())},
+//               {.step = 1000, .numbers = {{"learning rate", 0.01}}}).or_throw();
+//   const training_state at =
+//       load_tables("model.drt", {name_table("items", items.view()), name_table("users", users.view())})
+//           .or_throw();
 //
 // The new file is written next to the old one and renamed when it is complete: at any time, the name refers
 // to one complete save. Truncated, corrupted and foreign files are refused, with reason and byte offset. Rows
@@ -15,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <memory_resource>
 #include <span>
@@ -182,6 +184,12 @@ inline result<index_t> save_tables(const std::string& path, std::span<const cons
                          [&] { return detail::write_tables(path, tables, state, options); });
 }
 
+/// The same, for a list in braces.
+inline result<index_t> save_tables(const std::string& path, std::initializer_list<const_named_table> tables,
+                                   const training_state& state = {}, const save_options& options = {}) {
+  return save_tables(path, std::span(tables.begin(), tables.size()), state, options);
+}
+
 /// Reads the description of a file's contents. Checks the header and the length, not the rows.
 ///
 /// @cost    reads the header
@@ -213,6 +221,11 @@ inline result<table_file_info> describe_file(const std::string& path) {
 inline result<training_state> load_tables(const std::string& path, std::span<const named_table> tables,
                                           const load_options& options = {}) {
   return detail::on_file(path, "load_tables", [&] { return detail::read_tables(path, tables, options); });
+}
+/// The same, for a list in braces.
+inline result<training_state> load_tables(const std::string& path, std::initializer_list<named_table> tables,
+                                          const load_options& options = {}) {
+  return load_tables(path, std::span(tables.begin(), tables.size()), options);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

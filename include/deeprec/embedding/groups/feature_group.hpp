@@ -112,9 +112,7 @@ class feature_group {
           std::make_unique<detail::feature_of<trains, Source, policies, Optimizer, Bags, Out, Rounding>>(
               source, policy);
       if constexpr (trains) {
-        if (!detail::has_state_of<Optimizer>(source.format())) {
-          note("update: the rows' state_floats() must be at least what the optimizer needs");
-        }
+        note(detail::check_state_of<Optimizer>(source.format()));
         join_table(made->table);
       }
       sizes_.batches += made->batch_bytes;
@@ -162,7 +160,8 @@ class feature_group {
       const detail::feature_table& known = features_[first]->table;
       if (table.address == nullptr || known.address != table.address) continue;
       if (!table.same_rows(known)) {
-        note("update: features that share a table must have one shape, format and max_norm of it");
+        note({errc::shape_mismatch,
+              "update: features that share a table must have one shape, format and max_norm of it"});
       }
       std::size_t last = first;
       while (features_[last]->next_of_table != detail::no_feature) last = features_[last]->next_of_table;
@@ -171,8 +170,8 @@ class feature_group {
     }
     first_of_table_.push_back(features_.size());
   }
-  void note(const char* what) {
-    if (fault_) fault_ = status(errc::shape_mismatch, what).in_table(features());
+  void note(const status& found) {
+    if (fault_) fault_ = found.in_table(features());
   }
 
   std::vector<part_type> features_;
