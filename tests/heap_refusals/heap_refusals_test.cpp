@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
@@ -28,6 +29,7 @@
 #include <deeprec/optim/sgd.hpp>
 
 #include "support/counted_new.hpp"
+#include "support/hashed_source.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
@@ -209,4 +211,44 @@ TEST_CASE("table files: a save and a load that were refused memory leave everyth
     return std::pair(values_of(back), state);
   });
   CHECK(values_of(back) == values_of(table));
+}
+
+TEST_CASE("n05: name_rows returns that memory was refused, and names the rows when it is called again") {
+  const std::string path = "/tmp/deeprec_heap_refusals_" + std::to_string(::getpid()) + ".drt";
+  using table_type = hashed_table<f32_rows>;
+  const auto value_of = [](std::uint64_t key, float* values) { values[0] = static_cast<float>(key); };
+  const std::vector<std::uint64_t> keys{3, 1, 2};
+  table_type table(f32_rows(1), value_of), back(f32_rows(1), [](std::uint64_t, float* values) { values[0] = 0; });
+  REQUIRE(table.insert(keys.data(), 3).ok());
+  REQUIRE(back.insert(keys.data(), 3).ok());
+  const hashed_rows<f32_rows> from(table), to(back);
+  {
+    const auto named = name_rows<std::uint64_t>("rows under a name of some length", from);
+    save_tables(path, named.tables()).or_throw();
+  }
+  refuse_each([&] {
+    std::vector<named_rows<std::uint64_t, hashed_rows<f32_rows>>> rows;
+    rows.reserve(1);
+    bool thrown = false;
+    until_granted([&] {
+      std::string name = "rows under a name of some length";
+      try {
+        auto made = name_rows<std::uint64_t>(std::move(name), to, path);
+        if (made) rows.push_back(std::move(made).or_throw());
+        return made.code();
+      } catch (const std::bad_alloc&) {
+        thrown = true;
+        throw;
+      }
+    });
+    std::vector<float> seen;
+    if (!rows.empty()) {
+      load_tables(path, rows[0].tables()).or_throw();
+      for (const std::byte* row : std::span(rows[0].tables()[0].addresses, 3)) {
+        seen.push_back(*reinterpret_cast<const float*>(row));
+      }
+    }
+    return std::pair(seen, thrown);
+  });
+  ::unlink(path.c_str());
 }

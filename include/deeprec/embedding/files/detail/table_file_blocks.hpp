@@ -11,6 +11,7 @@
 #include <memory_resource>
 #include <new>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,8 +46,9 @@ auto on_file(const std::string& path, const char* operation, const F& f) -> decl
     return done;
 #if DEEPREC_EXCEPTIONS
   } catch (const std::bad_alloc&) {
-    return in_place(status(errc::out_of_memory, "memory for names and numbers was refused"));
+  } catch (const std::length_error&) {  // more elements than an array can have
   }
+  return in_place(status(errc::out_of_memory, "memory for names and numbers was refused"));
 #endif
 }
 
@@ -258,6 +260,8 @@ class block_buffer {
     try {
       bytes_.resize(static_cast<std::size_t>(largest_block) + table_file_hash_bytes);
     } catch (const std::bad_alloc&) {
+      return false;
+    } catch (const std::length_error&) {
       return false;
     }
 #else
