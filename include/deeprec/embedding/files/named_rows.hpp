@@ -95,7 +95,8 @@ class named_rows {
     }
     basic_named_table<byte_type> table(
         {name_, detail::format_name(format), static_cast<index_t>(keys_.size()), format.width(),
-         format.row_bytes(), format.stride_bytes(), format.state_floats()},
+         format.row_bytes(), format.stride_bytes(), format.state_floats(),
+         std::string(detail::state_owner_of(format))},
         nullptr, state_offset);
     table.addresses = addresses_.data();
     return table;

@@ -10,6 +10,10 @@
 // to one complete save. Truncated, corrupted and foreign files are refused, with reason and byte offset. Rows
 // pass through one buffer of a block, so tables may be larger than memory (mapped). Dense weights are tables
 // too: as_table(matrix). Not here: changes only (deltas), compression, other byte orders.
+//
+// A file keeps whose optimizer's state each table holds, where the table tells, and load_tables refuses that of
+// another one. Files of before (version 1) and tables that don't tell hold anybody's. The learning rate is a
+// number of training_state: optimizers are the caller's.
 #pragma once
 
 #include <algorithm>
@@ -75,6 +79,7 @@ inline result<index_t> write_tables(const std::string& path, std::span<const con
   for (const const_named_table& t : tables) {
     if (t.name.size() > longest_text) return too_long(t.name);
     if (t.format.size() > longest_text) return too_long(t.format);
+    if (t.state_owner.size() > longest_text) return too_long(t.state_owner);
     std::uint64_t length = 0, blocks = 0;
     if (!packed_length(t, length) || !blocks_length(length, block_bytes, blocks) ||
         !multiply_add(1, blocks_bytes, blocks, blocks_bytes)) {
@@ -205,8 +210,8 @@ inline result<table_file_info> describe_file(const std::string& path) {
   });
 }
 
-/// Fills tables from a file, by their names. Rows, width, format and floats of state must be the same; the
-/// stride may differ. Gaps between rows are left as they are.
+/// Fills tables from a file, by their names. Rows, width, format, floats of state and, where both tell, the
+/// owner of the state must be the same; the stride may differ. Gaps between rows are left as they are.
 ///
 /// @space   host
 /// @pre     no other thread reads or writes the tables
@@ -216,8 +221,9 @@ inline result<table_file_info> describe_file(const std::string& path) {
 ///          blocks from options.memory
 /// @threads reentrant
 /// @error   io_error (with the system's message) · invalid_value: truncated, corrupted (with the bytes whose
-///          checksum differs), foreign · unsupported: version, byte order · shape_mismatch: the table and
-///          what differs, or a table that is only in memory or only in the file · out_of_memory
+///          checksum differs), foreign · unsupported: version, byte order, or the state of another optimizer ·
+///          shape_mismatch: the table and what differs, or a table that is only in memory or only in the file ·
+///          out_of_memory
 inline result<training_state> load_tables(const std::string& path, std::span<const named_table> tables,
                                           const load_options& options = {}) {
   return detail::on_file(path, "load_tables", [&] { return detail::read_tables(path, tables, options); });

@@ -108,12 +108,13 @@ class dense_table {
       std::memset(data_, 0, bytes_);  // fresh mappings are zero already
     }
   }
-  /// The same, with room for the state of an optimizer behind each row.
+  /// The same, with room for the state of an optimizer behind each row; it is that optimizer's.
   template <RowOptimizer O, class Width>
   dense_table(index_t rows, const Width& width, state_of_t<O>,
               std::pmr::memory_resource* memory = huge_page_resource::shared())
       : dense_table(rows,
-                    Format(width, row_layout{.state_floats = state_floats_of<O>(Format(width).width())}),
+                    Format(width, row_layout{.state_floats = state_floats_of<O>(Format(width).width()),
+                                             .state_owner = optimizer_name<O>.data()}),
                     memory) {}
   ~dense_table() {
     if (data_ != nullptr) memory_->deallocate(data_, bytes_, row_alignment);

@@ -177,7 +177,8 @@ update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, 
 ///           one block and before the first row is updated
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch for a null gradient and when the rows have no room for the
-///           optimizer's state (state_of<optimizer> makes it); out_of_memory. On an error nothing is written
+///           optimizer's state (state_of<optimizer> makes it); unsupported when the rows hold the state of an
+///           optimizer of another name; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
 template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpace, class Columns,
           class Pooling, RowOptimizer Optimizer, RowSource Source,
