@@ -49,15 +49,20 @@ struct reader_options {
 
 namespace detail {
 
-/// One chunk of a source: its text, its rows, and its fault.
+/// One chunk of a source: its text, its rows, and its fault. What is allocated from the shared resource lies in
+/// chunks only, and a chunk is never assigned: so the resource goes after all of it.
 struct text_chunk {
   explicit text_chunk(std::shared_ptr<locked_resource> of_all)
-      : memory(std::move(of_all)), buffer(memory.get()), rows(memory.get()) {}
+      : memory(std::move(of_all)), buffer(memory.get()), carry(memory.get()), rows(memory.get()) {}
+  text_chunk(text_chunk&&) noexcept = default;
+  text_chunk& operator=(text_chunk&&) = delete;
+  ~text_chunk() = default;
 
   std::shared_ptr<locked_resource> memory;  // chunks grow on many threads
   index_t source = 0;
   index_t number = 0;  // within its source
   grow_array<char> buffer;
+  grow_array<char> carry;  // of the first chunk, of a stream: the begin of its next line
   std::string_view lines;  // of a stream: text in the buffer
   status after_lines;      // of a stream: what ended it behind them
   sparse_batch rows;
@@ -157,17 +162,16 @@ class batch_reader {
       : format_(std::move(format)),
         context_(ctx),
         options_(options),
-        sources_(std::move(sources)),
-        memory_(std::make_shared<detail::locked_resource>(ctx.memory)),
-        carry_(memory_.get()) {
+        sources_(std::move(sources)) {
     const index_t flight = options_.chunks_in_flight > 0
                                ? options_.chunks_in_flight
                                : 4 * static_cast<index_t>(context_.executor->concurrency());
     options_.chunk_bytes = std::clamp<index_t>(options_.chunk_bytes, 1, index_t{1} << 30);
     options_.longest_line = std::clamp<index_t>(options_.longest_line, 1, index_t{1} << 30);
+    const auto memory = std::make_shared<detail::locked_resource>(ctx.memory);
     chunks_.reserve(static_cast<std::size_t>(flight));
     for (index_t i = 0; i < flight; ++i) {
-      chunks_.emplace_back(memory_).rows.reshape(format_.shape());
+      chunks_.emplace_back(memory).rows.reshape(format_.shape());
     }
     parts_.reserve(static_cast<std::size_t>(flight));
     layouts_.resize(sources_.size());
@@ -303,6 +307,7 @@ class batch_reader {
   bool fill(detail::text_source& from, detail::text_chunk& chunk) {
     if (stream_ended_ && carried_ == 0) return false;
     detail::grow_array<char>& buffer = chunk.buffer;
+    detail::grow_array<char>& carry = chunks_.front().carry;
     chunk.after_lines = {};
     const auto end_with = [&](const status& why) {
       chunk.after_lines = why;
@@ -316,7 +321,7 @@ class batch_reader {
       end_with(no_room);
       held = 0;
     }
-    if (held > 0) std::memcpy(buffer.data(), carry_.data(), static_cast<std::size_t>(held));
+    if (held > 0) std::memcpy(buffer.data(), carry.data(), static_cast<std::size_t>(held));
     for (index_t wanted = options_.chunk_bytes; stop == 0; wanted = 2 * held + options_.chunk_bytes) {
       const index_t searched = held;
       if (!stream_ended_ && !buffer.reserve(wanted, held)) end_with(no_room);
@@ -348,11 +353,11 @@ class batch_reader {
     }
     chunk.lines = {buffer.data(), static_cast<std::size_t>(stop)};
     if (!chunk.after_lines.ok() || stop == held) return stop > 0 || !chunk.after_lines.ok();
-    if (!carry_.reserve(held - stop, 0)) {
+    if (!carry.reserve(held - stop, 0)) {
       end_with(no_room);
       return true;
     }
-    std::memcpy(carry_.data(), buffer.data() + stop, static_cast<std::size_t>(held - stop));
+    std::memcpy(carry.data(), buffer.data() + stop, static_cast<std::size_t>(held - stop));
     carried_ = held - stop;
     return true;
   }
@@ -452,9 +457,7 @@ class batch_reader {
   index_t lines_ = 0;   // lines of the current source before the head
   index_t skipped_ = 0;
   index_t rows_ = 0;
-  std::shared_ptr<detail::locked_resource> memory_;  // of the chunks
-  detail::grow_array<char> carry_;                   // of a stream: the begin of its next line
-  index_t carried_ = 0;                              // bytes of that
+  index_t carried_ = 0;  // of a stream: bytes of its next line that were read
   bool stream_ended_ = false;
   bool in_long_line_ = false;  // the stream's next bytes belong to a line that was too long
 };
