@@ -2,6 +2,8 @@
 // one early is a fault behind the rows that came before it.
 #include "data/support.hpp"
 
+#include <sys/stat.h>
+
 #include <thread>
 
 #include <deeprec/data/batch_reader.hpp>
@@ -41,6 +43,7 @@ class piecewise_stream final : public text_stream {
     return got == 0 ? end_ : status();
   }
   void close() noexcept override { ++closed; }
+  bool ready(std::chrono::milliseconds) noexcept override { return random_() % 2 == 0; }
   int opened = 0, closed = 0;
 
  private:
@@ -48,6 +51,38 @@ class piecewise_stream final : public text_stream {
   std::size_t at_ = 0;
   std::minstd_rand random_;
   status end_;
+};
+
+/// Text in pieces that arrive one by one: it counts the reads that came while rows of whole lines that were
+/// read had not been delivered, though nothing said that more had arrived.
+class waiting_stream final : public text_stream {
+ public:
+  struct facts {
+    index_t delivered = 0;  // rows; the reader's caller counts them
+    index_t early = 0;
+    index_t bytes = 0;
+  };
+  waiting_stream(std::string text, std::uint64_t seed, facts& seen)
+      : text_(std::move(text)), random_(seed), seen_(seen) {}
+  status open() noexcept override { return {}; }
+  status read(char* to, index_t bytes, index_t& got) noexcept override {
+    const auto lines = std::count(text_.data(), text_.data() + seen_.bytes, '\n');
+    if (!said_ready_ && seen_.delivered < lines) ++seen_.early;
+    said_ready_ = false;
+    got = std::min(
+        {static_cast<index_t>(text_.size()) - seen_.bytes, bytes, 1 + static_cast<index_t>(random_() % 300)});
+    std::copy_n(text_.data() + seen_.bytes, got, to);
+    seen_.bytes += got;
+    return {};
+  }
+  void close() noexcept override {}
+  bool ready(std::chrono::milliseconds) noexcept override { return said_ready_ = random_() % 3 == 0; }
+
+ private:
+  std::string text_;
+  std::minstd_rand random_;
+  facts& seen_;
+  bool said_ready_ = false;
 };
 
 /// Lines of libsvm: rows with any number of ids.
@@ -140,6 +175,64 @@ TEST_CASE("stream: bad and too long lines are those of the text in memory") {
   }
 }
 
+TEST_CASE("stream: rows that have arrived are delivered before more is read") {
+  std::mt19937 random(static_cast<std::uint32_t>(seed()));
+  thread_pool pool({.threads = 2});
+  for (int round = 0; round < 20; ++round) {
+    const std::string text = some_lines(random, 300);
+    const plain_rows wanted = in_memory(libsvm_format{}, text).rows;
+    for (const index_t chunk : {1, 64, 1000, 1 << 18}) {
+      for (const stream_batches batches : {stream_batches::full, stream_batches::arrived}) {
+        const index_t most = batches == stream_batches::full ? 1 : 1 + static_cast<index_t>(random() % 400);
+        waiting_stream::facts seen;
+        auto reader = read_stream(pool, libsvm_format{}, "stream",
+                                  std::make_unique<waiting_stream>(text, random(), seen),
+                                  {.chunk_bytes = chunk, .batches = batches})
+                          .or_throw();
+        sparse_batch batch;
+        plain_rows rows;
+        while (const index_t got = reader.next(batch, most).or_throw()) {
+          CHECK(got <= most);
+          seen.delivered += got;
+          for (plain_row& row : to_plain(batch)) rows.push_back(std::move(row));
+        }
+        CHECK(seen.early == 0);
+        CHECK(rows == wanted);
+      }
+    }
+  }
+}
+
+TEST_CASE("stream: a bad line, or the limit's bytes of a line too long, are reported before more is read") {
+  std::mt19937 random(static_cast<std::uint32_t>(seed()));
+  inline_executor here;
+  for (const bool too_long : {false, true}) {
+    for (const index_t chunk : {1, 64, 1000, 1 << 14}) {
+      const std::string good = some_lines(random, 20);
+      const std::string text =
+          good + (too_long ? std::string(1 << 20, 'x') : "what\n" + some_lines(random, 10'000));
+      waiting_stream::facts seen;
+      auto reader =
+          read_stream(here, libsvm_format{}, "stream", std::make_unique<waiting_stream>(text, random(), seen),
+                      {.chunk_bytes = chunk, .longest_line = 1000})
+              .or_throw();
+      sparse_batch batch;
+      for (index_t rows = 20; rows > 0;) {
+        const index_t got = reader.next(batch, 1).or_throw();
+        REQUIRE(got == 1);
+        rows -= got;
+        seen.delivered += got;
+      }
+      const auto fault = reader.next(batch, 100);
+      REQUIRE_FALSE(fault);
+      CHECK(fault.fault().place().line == 21);
+      CHECK(seen.early == 0);
+      // Pieces have 300 bytes at most; where the stream is ready, four chunks are filled.
+      CHECK(seen.bytes <= static_cast<index_t>(good.size()) + 2 * 1000 + 8 * (chunk + 300));
+    }
+  }
+}
+
 TEST_CASE("stream: a source that dies is a fault, after the rows of its whole lines") {
   std::mt19937 random(static_cast<std::uint32_t>(seed()));
   const std::string whole = some_lines(random, 200);
@@ -180,6 +273,33 @@ TEST_CASE("stream: a pipe is read once, and its descriptor is closed") {
   CHECK(got == in_memory(libsvm_format{}, text));
   CHECK(::fcntl(ends[0], F_GETFD) == -1);
 
+  // A pipe that stays open, its writer waiting for what it wrote to be delivered; and one that doesn't wait.
+  for (const int flags : {0, O_NONBLOCK}) {
+    REQUIRE(::pipe2(ends, flags) == 0);
+    thread_pool pool({.threads = 2});
+    auto reader = read_stream(pool, libsvm_format{}, "stream", std::make_unique<file_stream>(ends[0]),
+                              {.batches = stream_batches::arrived})
+                      .or_throw();
+    sparse_batch batch;
+    for (int round = 0; round < 3; ++round) {
+      const std::string part = some_lines(random, 100);
+      REQUIRE(::write(ends[1], part.data(), part.size()) == static_cast<ssize_t>(part.size()));
+      for (index_t rows = 0; rows < 100;) {
+        const index_t more = reader.next(batch, 4096).or_throw();
+        REQUIRE(more > 0);
+        rows += more;
+      }
+    }
+    std::thread later([&] {  // the reader waits first, if the processor is given to it
+      std::this_thread::yield();
+      CHECK(::write(ends[1], "1 5:1\n", 6) == 6);
+      ::close(ends[1]);
+    });
+    CHECK(reader.next(batch, 4096).or_throw() == 1);
+    CHECK(reader.next(batch, 4096).or_throw() == 0);
+    later.join();
+  }
+
   file_stream once(::dup(0));
   CHECK(once.open().ok());
   CHECK(once.open().code() == errc::io_error);
@@ -211,6 +331,27 @@ struct by_gzip {
     ::deflateEnd(&engine);
     return packed;
   }
+  /// Compresses in parts, each of which can be read when it was written.
+  class flushing {
+   public:
+    flushing() { REQUIRE(::deflateInit2(&engine_, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK); }
+    flushing(const flushing&) = delete;
+    flushing& operator=(const flushing&) = delete;
+    ~flushing() { ::deflateEnd(&engine_); }
+    std::string next(const std::string& text) {
+      std::string packed(text.size() + 1000, '\0');
+      engine_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+      engine_.avail_in = static_cast<uInt>(text.size());
+      engine_.next_out = reinterpret_cast<Bytef*>(packed.data());
+      engine_.avail_out = static_cast<uInt>(packed.size());
+      REQUIRE(::deflate(&engine_, Z_SYNC_FLUSH) == Z_OK);
+      packed.resize(packed.size() - engine_.avail_out);
+      return packed;
+    }
+
+   private:
+    z_stream engine_{};
+  };
 };
 #  endif
 #  if DEEPREC_WITH_ZSTD
@@ -227,6 +368,20 @@ struct by_zstd {
     packed.resize(n);
     return packed;
   }
+  class flushing {
+   public:
+    std::string next(const std::string& text) {
+      std::string packed(::ZSTD_compressBound(text.size()) + 1000, '\0');
+      ZSTD_inBuffer in{text.data(), text.size(), 0};
+      ZSTD_outBuffer out{packed.data(), packed.size(), 0};
+      REQUIRE(::ZSTD_compressStream2(engine_.get(), &out, &in, ZSTD_e_flush) == 0);
+      packed.resize(out.pos);
+      return packed;
+    }
+
+   private:
+    std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> engine_{::ZSTD_createCCtx(), ::ZSTD_freeCCtx};
+  };
 };
 #  endif
 
@@ -282,6 +437,32 @@ void compressed_text() {
   CHECK(second == text);
   typename By::stream absent("/no/such/file");
   CHECK(absent.open().code() == errc::io_error);
+
+  // A pipe that stays open: what was flushed into it is read, whatever room the reader has for it.
+  const std::string fifo = file.path() + ".pipe";
+  for (const index_t room : {1, 5, 100, 1 << 20}) {
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    const int both = ::open(fifo.c_str(), O_RDWR | O_CLOEXEC);
+    REQUIRE(both >= 0);
+    typename By::stream live(fifo);
+    REQUIRE(live.open().ok());
+    typename By::flushing writer;
+    std::vector<char> piece(static_cast<std::size_t>(room));
+    for (int round = 0; round < 3; ++round) {
+      const std::string part = some_lines(random, 30) + std::string(1000, 'x') + "\n",
+                        bytes = writer.next(part);
+      REQUIRE(::write(both, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+      std::string arrived;
+      while (arrived.size() < part.size()) {  // hangs where the rest is withheld
+        index_t got = 0;
+        REQUIRE(live.read(piece.data(), room, got).ok());
+        arrived.append(piece.data(), static_cast<std::size_t>(got));
+      }
+      CHECK(arrived == part);
+    }
+    ::close(both);
+    std::remove(fifo.c_str());
+  }
 }
 
 }  // namespace

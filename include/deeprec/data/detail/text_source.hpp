@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -133,6 +134,8 @@ class text_source {
   [[nodiscard]] status read_on(char* to, index_t bytes, index_t& got) noexcept {
     return stream_->read(to, bytes, got);
   }
+  /// Whether that would return at once, or within `most`.
+  [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept { return stream_->ready(most); }
 
  private:
   std::string name_;
