@@ -229,6 +229,9 @@ class batch_reader {
   [[nodiscard]] index_t skipped_lines() const noexcept { return skipped_; }
   /// The first of them.
   [[nodiscard]] const std::optional<fault>& first_skipped() const noexcept { return first_skipped_; }
+  /// Fields of slots that a feasign_format doesn't list, counted like skipped_lines(). Where these are all
+  /// fields, the format's slots are not those of the text.
+  [[nodiscard]] index_t ignored_fields() const noexcept { return ignored_; }
   /// Rows delivered so far.
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
 
@@ -479,6 +482,7 @@ class batch_reader {
       skipped_ += chunk.log.rejected();
     }
     lines_ += chunk.log.lines();
+    ignored_ += chunk.log.ignored();
   }
 
   Format format_;
@@ -499,6 +503,7 @@ class batch_reader {
   index_t closed_ = 0;  // sources closed so far
   index_t lines_ = 0;   // lines of the current source before the head
   index_t skipped_ = 0;
+  index_t ignored_ = 0;
   index_t rows_ = 0;
   index_t room_ = 0;    // of a stream: bytes of the buffer that are used
   index_t held_ = 0;    // bytes in it

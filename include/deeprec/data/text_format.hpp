@@ -56,10 +56,13 @@ class line_log {
     return policy_ == malformed::drop;
   }
   void count_lines(index_t more) noexcept { lines_ += more; }
+  /// Counts fields of good lines that the format was not told to keep.
+  void count_ignored(index_t more) noexcept { ignored_ += more; }
 
   /// Lines seen, the bad ones included.
   [[nodiscard]] index_t lines() const noexcept { return lines_; }
   [[nodiscard]] index_t rejected() const noexcept { return rejected_; }
+  [[nodiscard]] index_t ignored() const noexcept { return ignored_; }
   /// The first bad line. @pre rejected() > 0
   [[nodiscard]] const status& first() const noexcept { return first_; }
   [[nodiscard]] malformed policy() const noexcept { return policy_; }
@@ -70,6 +73,7 @@ class line_log {
   status first_;
   index_t lines_ = 0;
   index_t rejected_ = 0;
+  index_t ignored_ = 0;
   index_t longest_line_;
   malformed policy_;
 };
@@ -177,6 +181,7 @@ struct parse_options {
 struct parsed_text {
   index_t rows = 0;
   index_t skipped_lines = 0;
+  index_t ignored_fields = 0;  ///< of slots that a feasign_format doesn't list
   std::optional<fault> first_skipped;
 };
 
@@ -210,6 +215,7 @@ result<parsed_text> parse_text(const Format& format, std::string_view text, spar
   if (log.rejected() > 0) done.first_skipped.emplace(log.first(), "<text>");
   done.rows = batch.rows();
   done.skipped_lines = log.rejected();
+  done.ignored_fields = log.ignored();
   return done;
 }
 
