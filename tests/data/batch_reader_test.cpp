@@ -281,6 +281,13 @@ TEST_CASE("reader: a file that vanishes or becomes shorter is a fault, not a cra
     CHECK(fault == file.path() + ": input or output error: the file became shorter while it was read");
     CHECK(rows < 2000);
   }
+  for (const std::size_t cut : {text.size() - 3, text.size() / 2}) {  // a line that was cut is no bad line
+    const temporary_file file(text);
+    auto reader = read_files(executor, small_tables(), {file.path()}, {.chunk_bytes = 4096}).or_throw();
+    file.write(text.substr(0, cut));
+    CHECK(read_all(reader, 50).fault ==
+          file.path() + ": input or output error: the file became shorter while it was read");
+  }
   {
     const temporary_file first(text);
     auto second = std::make_unique<temporary_file>(text);

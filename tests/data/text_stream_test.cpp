@@ -8,6 +8,7 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/criteo_format.hpp>
+#include <deeprec/data/key_value_format.hpp>
 #include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/data/text_stream.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -233,6 +234,69 @@ TEST_CASE("stream: a bad line, or the limit's bytes of a line too long, are repo
   }
 }
 
+TEST_CASE("no text: files, texts and streams name what they are, and what to do") {
+  using namespace std::string_view_literals;
+  std::string tar(512, '\0');
+  tar.replace(0, 5, "a.tsv").replace(257, 5, "ustar");
+  const std::string columns = "PAR1\x15\x04\x15\n";
+  const std::pair<std::string, const char*> kinds[] = {
+      {std::string("\x1f\x8b\x08\0\0\n"sv), "gzip -dc"},
+      {std::string("\x28\xb5\x2f\xfd\0\n"sv), "zstd -dc"},
+      {std::string("\x50\x2a\x4d\x18\x04\0\0\0\n"sv), "zstd -dc"},
+      {std::string("\xfd\x37zXZ\0\0\n"sv), "xz -dc"},
+      {std::string("BZh91AY&SY\x01\n"sv), "bzip2 -dc"},
+      {std::string("\x04\x22\x4d\x18\n"sv), "lz4 -dc"},
+      {std::string("PK\x03\x04\0\n"sv), "unzip -p"},
+      {columns, "Parquet"},
+      {std::string("ARROW1\0\0\n"sv), "Arrow"},
+      {std::string("\xff\xfe\x31\0\n\0"sv), "UTF-16"},
+      {std::string("\xfe\xff\0\x31\0\n"sv), "UTF-16"},
+      {tar + "\n", "tar -xO"},
+  };
+  const inline_executor here;
+  for (const malformed policy : {malformed::fault, malformed::drop}) {
+    const reader_options options{.on_malformed = policy};
+    for (const auto& [begin, what] : kinds) {
+      CAPTURE(what);
+      const std::string text = begin + "1 5:1\n";
+      const temporary_file file(text);
+      const std::string in_text = all_of(read_text(here, libsvm_format{}, text, options), 10).fault;
+      const std::string expected = in_text.substr(in_text.find(": malformed text: is "));
+      CHECK(in_text == "<text>" + expected);
+      CHECK(expected.find("Fix: ") != std::string::npos);
+      CHECK(expected.find(what) != std::string::npos);
+      CHECK(all_of(read_files(here, libsvm_format{}, {file.path()}, options), 10).fault ==
+            file.path() + expected);
+      CHECK(all_of(read_stream(here, libsvm_format{}, "stream", std::make_unique<file_stream>(file.path()),
+                               options),
+                   10)
+                .fault == "stream" + expected);
+      CHECK(parse_all(libsvm_format{}, text, policy).fault == in_text);
+#if DEEPREC_WITH_ZLIB
+      if (what != "gzip -dc"sv) {
+        CHECK(all_of(read_stream(here, libsvm_format{}, "stream", std::make_unique<gzip_stream>(file.path()),
+                                 options),
+                     10)
+                  .fault.find(what) != std::string::npos);
+      }
+#endif
+#if DEEPREC_WITH_ZSTD
+      if (what != "zstd -dc"sv) {
+        CHECK(all_of(read_stream(here, libsvm_format{}, "stream", std::make_unique<zstd_stream>(file.path()),
+                                 options),
+                     10)
+                  .fault.find(what) != std::string::npos);
+      }
+#endif
+    }
+  }
+  // A text that begins like one of them is a text.
+  for (const char* word : {"PAR1", "BZh9", "PK", "ARROW1"}) {
+    const outcome got = parse_all(key_value_format{.keys = token_use::hashed}, std::string(word) + ",a\n");
+    CHECK(got.rows.size() == 1);
+  }
+}
+
 TEST_CASE("stream: a source that dies is a fault, after the rows of its whole lines") {
   std::mt19937 random(static_cast<std::uint32_t>(seed()));
   const std::string whole = some_lines(random, 200);
@@ -305,6 +369,11 @@ TEST_CASE("stream: a pipe is read once, and its descriptor is closed") {
   CHECK(once.open().code() == errc::io_error);
   file_stream absent("/no/such/file");
   CHECK(absent.open().message().find("no such file") != std::string::npos);
+  file_stream closed(1 << 20);  // no open descriptor
+  char one = 0;
+  index_t none = 0;
+  REQUIRE(closed.open().ok());
+  CHECK(closed.read(&one, 1, none).message().find("the descriptor is not open") != std::string::npos);
   file_stream folder("/tmp");
   char byte = 0;
   index_t count = 0;
@@ -421,6 +490,15 @@ void compressed_text() {
   CHECK(read(text).fault.find("the compressed text is corrupt") != std::string::npos);
   CHECK(read(packed + "more").fault.find("the compressed text is") != std::string::npos);
 
+  // Parts, empty ones among them, with padding between and behind; other bytes behind are named.
+  const std::string zeros(70'000, '\0');
+  CHECK(read(By::compress("") + packed + zeros + By::compress("") + By::compress(more) + zeros) ==
+        in_memory(libsvm_format{}, text + more));
+  for (const char* end : {"\n", "\r\n", "\n\n"}) CHECK(read(packed + end) == wanted);
+  const stream_outcome followed = read(packed + "\nmore of it");
+  CHECK(followed.rows == wanted.rows);
+  CHECK(followed.fault.find("the compressed text is followed by other bytes") != std::string::npos);
+
   const temporary_file file(packed);  // again from the begin
   typename By::stream stream(file.path());
   std::string first, second;
@@ -476,5 +554,14 @@ TEST_CASE("stream: gzip gives the rows of its text; truncated and corrupt files 
 #if DEEPREC_WITH_ZSTD
 TEST_CASE("stream: zstd gives the rows of its text; truncated and corrupt files are faults") {
   compressed_text<by_zstd>();
+}
+TEST_CASE("stream: a zstd file may begin with a frame that is skipped, and have more of them") {
+  using namespace std::string_view_literals;
+  const std::string skipped(std::string_view("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12));
+  const temporary_file file(skipped + by_zstd::compress("1 5:1\n") + skipped + by_zstd::compress("0 6:1\n") +
+                            skipped);
+  inline_executor here;
+  CHECK(all_of(read_stream(here, libsvm_format{}, "stream", std::make_unique<zstd_stream>(file.path())),
+               10) == in_memory(libsvm_format{}, "1 5:1\n0 6:1\n"));
 }
 #endif

@@ -33,6 +33,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -199,7 +200,8 @@ class batch_reader {
   ///          have grown to their sizes. At most one file more than there are chunks in flight is
   ///          open at a time
   /// @threads one caller at a time; runs on the executor
-  /// @error   parse_error (the first bad line in the order of the files), io_error, out_of_memory,
+  /// @error   parse_error (the first bad line in the order of the files; without a line, of a source that is
+  ///          no text but compressed, an archive or the like), io_error, out_of_memory,
   ///          shape_mismatch (max_rows is not positive), stopped (no row is lost: a later call delivers them)
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     const detail::verb_call call(context_, "next");
@@ -248,8 +250,13 @@ class batch_reader {
       if (number_ == 0 && !enter(from)) break;
       if (from.is_stream()) {
         if (fill(from)) {
-          share_out();
-          break;
+          const std::string_view begin(chunks_.front().buffer.data(), static_cast<std::size_t>(held_));
+          const status s = number_ == 0 ? detail::expect_text(begin) : status();
+          if (s.ok()) {
+            share_out();
+            break;
+          }
+          stream_end_ = s;
         }
         if (!stream_end_) late_fault_.emplace(stream_end_, from.name());
         from.close();
@@ -319,6 +326,7 @@ class batch_reader {
       if (head.find('\n', static_cast<std::size_t>(held)) != std::string_view::npos) break;
       held = wanted;
     }
+    if (const status s = detail::expect_text(head); !s) return fail(s);
     layouts_[static_cast<std::size_t>(source_)] =
         format_.detect(detail::head_line(head, options_.longest_line));
     return true;
@@ -472,8 +480,11 @@ class batch_reader {
   void count(detail::text_chunk& chunk) {
     chunk.counted = true;
     if (chunk.number == 0) lines_ = 0;
-    const std::string& name = sources_[static_cast<std::size_t>(chunk.source)].name();
-    if (chunk.state.code() == errc::parse_error) {
+    const detail::text_source& source = sources_[static_cast<std::size_t>(chunk.source)];
+    const std::string& name = source.name();
+    if (chunk.state.code() == errc::parse_error && source.became_shorter()) {
+      chunk_fault_.emplace(detail::shorter_file, name);
+    } else if (chunk.state.code() == errc::parse_error) {
       chunk_fault_ = detail::in_text(chunk.state, name, lines_);
     } else if (!chunk.state) {
       chunk_fault_.emplace(chunk.state, name);

@@ -20,10 +20,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The decompressed text of a gzip file, of all its members. Zeros after the last one are ignored.
+/// The decompressed text of a gzip file, of all its members. Zeros and line ends behind one are ignored.
 ///
 /// @threads one thread at a time
-/// @error   read: io_error for what is truncated, corrupt (by gzip's own checksum) or no gzip file
+/// @error   read: io_error for what is truncated, corrupt (by gzip's own checksum), followed by other bytes, or
+///          no gzip file
 class gzip_stream final : public text_stream {
  public:
   explicit gzip_stream(std::string path) : file_(std::move(path)) {}
@@ -38,8 +39,7 @@ class gzip_stream final : public text_stream {
       return {errc::out_of_memory, "memory must provide room for zlib (it refused)"};
     }
     has_engine_ = true;
-    in_member_ = true;
-    has_more_ = false;
+    begun_ = in_member_ = has_more_ = false;
     return {};
   }
   [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
@@ -50,13 +50,14 @@ class gzip_stream final : public text_stream {
         if (const status s = file_.peek(from); !s) return s;
       }
       if (!in_member_) {
-        if (from.empty()) return {};
-        if (from[0] == '\0') {
+        if (from.empty()) return begun_ ? status() : detail::truncated_text;
+        if (begun_ && detail::is_padding(from[0])) {
           file_.drop(1);
           continue;
         }
+        if (from[0] != '\x1f') return begun_ ? detail::followed_text : detail::other_kind(from);
         if (::inflateReset(&engine_) != Z_OK) return detail::corrupt_text;
-        in_member_ = true;
+        begun_ = in_member_ = true;
       }
       if (from.empty() && !has_more_) return detail::truncated_text;
       engine_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(from.data()));  // read only
@@ -87,6 +88,7 @@ class gzip_stream final : public text_stream {
   detail::compressed_bytes file_;
   z_stream engine_{};
   bool has_engine_ = false;
+  bool begun_ = false;  // the first member
   bool in_member_ = false;
   bool has_more_ = false;  // the last read() had no room for all of its text
 };

@@ -19,6 +19,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -191,13 +192,15 @@ struct parsed_text {
 /// @post    on a fault the batch is empty
 /// @cost    one pass over the text; allocates when the batch must grow
 /// @threads reentrant; needs exclusive access to the batch
-/// @error   parse_error with the first bad line (not with malformed::drop), unsupported (the options
-///          contradict each other), out_of_memory
+/// @error   parse_error with the first bad line (not with malformed::drop), or without a line where it is no
+///          text but compressed, an archive or the like; unsupported (the options contradict each other),
+///          out_of_memory
 template <TextFormat Format, class = detail::unit>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
                                const parse_options& options = {}) {
   if (const status s = format.check(); !s) return s;
   batch.reshape(format.shape());
+  if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
   const std::string_view all = text.substr(detail::byte_order_mark(text));
   const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
   std::string_view body = all;

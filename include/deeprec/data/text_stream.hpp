@@ -24,6 +24,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/detail/io_refusal.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -157,6 +158,15 @@ class compressed_bytes {
 
 inline constexpr status truncated_text(errc::io_error, "the compressed text is truncated");
 inline constexpr status corrupt_text(errc::io_error, "the compressed text is corrupt");
+inline constexpr status followed_text(errc::io_error, "the compressed text is followed by other bytes");
+
+/// Why this is no begin of a compressed text.
+inline status other_kind(std::string_view begin) noexcept {
+  const char* const reason = kind_beside_text(begin);
+  return reason == nullptr ? corrupt_text : status(errc::io_error, reason);
+}
+/// What may follow a compressed text: the padding of a tape or of echo.
+inline constexpr bool is_padding(char c) noexcept { return c == '\0' || c == '\n' || c == '\r'; }
 
 }  // namespace detail
 
