@@ -37,6 +37,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/byte_words.hpp
     include/deeprec/data/detail/criteo_lines.hpp
     include/deeprec/data/detail/fields.hpp
+    include/deeprec/data/detail/file_kind.hpp
     include/deeprec/data/detail/grow_array.hpp
     include/deeprec/data/detail/io_refusal.hpp
     include/deeprec/data/detail/numbers.hpp
