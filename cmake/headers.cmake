@@ -21,6 +21,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/matrix_view.hpp
     include/deeprec/core/operation.hpp
     include/deeprec/core/random.hpp
+    include/deeprec/core/replace.hpp
     include/deeprec/core/result.hpp
     include/deeprec/core/rounding.hpp
     include/deeprec/core/scratch_block.hpp
@@ -36,6 +37,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/byte_words.hpp
     include/deeprec/data/detail/criteo_lines.hpp
     include/deeprec/data/detail/fields.hpp
+    include/deeprec/data/detail/file_kind.hpp
     include/deeprec/data/detail/grow_array.hpp
     include/deeprec/data/detail/io_refusal.hpp
     include/deeprec/data/detail/numbers.hpp

@@ -4,6 +4,8 @@
 //                             memcpy_bytes_per_second: the same bytes, only moved (the floor)
 //   reader/criteo/threads:2   scaling: two threads over one, pair by pair; machine_scaling: the same for pure
 //                             arithmetic, the ceiling of this moment
+//   reader/stream/latency     milliseconds from the arrival of the last of 1,000 rows in a pipe that stays open
+//                             until next() has delivered all of them
 //
 // cpu_bytes_per_second counts processor time instead: what one core does where others use it too.
 // Input: the real 24,583 rows repeated to more than 200 MB in a temporary file (page cache warm),
@@ -25,6 +27,7 @@
 #include <ctime>
 #include <fstream>
 #include <memory>
+#include <semaphore>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -298,6 +301,85 @@ void two_threads(benchmark::State& state) {
   }
 }
 
+/// Writes the same rows into a pipe whenever it is told to.
+class row_writer {
+ public:
+  row_writer(int descriptor, std::string rows)
+      : rows_(std::move(rows)), thread_([this, descriptor] {
+          for (;;) {
+            begin_.acquire();
+            if (ends_) break;
+            for (std::size_t at = 0; at < rows_.size();) {
+              const ssize_t wrote = ::write(descriptor, rows_.data() + at, rows_.size() - at);
+              if (wrote <= 0) break;
+              at += static_cast<std::size_t>(wrote);
+            }
+            arrived_ = clock_type::now();
+            done_.release();
+          }
+          ::close(descriptor);
+        }) {}
+  row_writer(const row_writer&) = delete;
+  row_writer& operator=(const row_writer&) = delete;
+  ~row_writer() {
+    ends_ = true;
+    begin_.release();
+    thread_.join();
+  }
+  void write() { begin_.release(); }
+  /// When the last byte was in the pipe.
+  clock_type::time_point arrival() {
+    done_.acquire();
+    return arrived_;
+  }
+
+ private:
+  std::string rows_;
+  std::binary_semaphore begin_{0}, done_{0};
+  clock_type::time_point arrived_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+void stream_latency(benchmark::State& state) {
+  constexpr index_t rows = 1000;
+  std::string text = deeprec_bench::generated_criteo_text();
+  std::size_t end = 0;
+  for (index_t r = 0; r < rows; ++r) end = text.find('\n', end) + 1;
+  text.resize(end);
+  int ends[2];
+  if (::pipe(ends) != 0) return state.SkipWithError("failed: no pipe");
+  row_writer writer(ends[1], text);
+  thread_pool pool(2);
+  auto reader = read_stream(pool, tables(), "pipe", std::make_unique<file_stream>(ends[0]),
+                            {.batches = stream_batches::arrived});
+  if (!reader) return state.SkipWithError("failed: the pipe can't be read");
+  sparse_batch wanted, batch;
+  if (!parse_text(tables(), text, wanted)) return state.SkipWithError("failed: the rows can't be parsed");
+  for (auto _ : state) {
+    deeprec_bench::figures f("reader/stream/latency");
+    bool right = true;
+    f.sample([&] {
+      writer.write();
+      for (index_t done = 0; done < rows;) {
+        const auto got = reader.value().next(batch, 8192);
+        right = right && got && got.value() > 0 && done + got.value() <= rows;
+        if (!right) break;
+        for (index_t s = 0; s < 26; ++s) {
+          right = right && std::equal(batch.feature(s).ids(), batch.feature(s).ids() + got.value(),
+                                      wanted.feature(s).ids() + done);
+        }
+        done += got.value();
+      }
+      const auto delivered = clock_type::now();
+      f.add("milliseconds", std::chrono::duration<double, std::milli>(delivered - writer.arrival()).count());
+    });
+    if (!right)
+      return state.SkipWithError("wrong answer: the rows of the pipe are not those that were written");
+    f.report(state);
+  }
+}
+
 BENCHMARK(one_thread)
     ->Name("reader/criteo/threads:1")
     ->Iterations(1)
@@ -305,6 +387,11 @@ BENCHMARK(one_thread)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(two_threads)
     ->Name("reader/criteo/threads:2")
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(stream_latency)
+    ->Name("reader/stream/latency")
     ->Iterations(1)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);

@@ -34,6 +34,7 @@ template <class Stack>
 void add_parts(std::vector<deeprec::named_table>& parts, const std::string& name, Stack& stack) {
   parts.push_back(name_table(name, as_table(stack.parameters())));
   parts.push_back(name_table(name + ", state of the optimizer", as_table(stack.state())));
+  parts.back().state_owner = stack.state_owner();
 }
 
 /// Of all bytes of all parts.

@@ -21,6 +21,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/operation.hpp>
 #include <deeprec/core/random.hpp>
+#include <deeprec/core/replace.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/scratch_block.hpp>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <new>
 #include <thread>
 
@@ -25,8 +26,8 @@ std::atomic<long> allocations{0};
 
 }  // namespace
 
-// Counts what goes through operator new in this executable; sanitizers bring an operator new of
-// their own. Not inlined: g++ would see free() called on what new returned, and warn.
+// Counts what goes through operator new in this executable, and overwrites what is freed; sanitizers bring an
+// operator new of their own. Not inlined: g++ would see free() called on what new returned, and warn.
 #if !DEEPREC_TEST_SANITIZED
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
@@ -40,9 +41,15 @@ std::atomic<long> allocations{0};
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t bytes) noexcept {
+  if (p != nullptr) ::explicit_bzero(p, bytes);  // a compiler that knew of free() would leave out memset()
+  std::free(p);
+}
 [[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t bytes, std::align_val_t) noexcept {
+  if (p != nullptr) ::explicit_bzero(p, bytes);
+  std::free(p);
+}
 #endif
 
 namespace {
@@ -274,6 +281,13 @@ TEST_CASE("reader: a file that vanishes or becomes shorter is a fault, not a cra
     CHECK(fault == file.path() + ": input or output error: the file became shorter while it was read");
     CHECK(rows < 2000);
   }
+  for (const std::size_t cut : {text.size() - 3, text.size() / 2}) {  // a line that was cut is no bad line
+    const temporary_file file(text);
+    auto reader = read_files(executor, small_tables(), {file.path()}, {.chunk_bytes = 4096}).or_throw();
+    file.write(text.substr(0, cut));
+    CHECK(read_all(reader, 50).fault ==
+          file.path() + ": input or output error: the file became shorter while it was read");
+  }
   {
     const temporary_file first(text);
     auto second = std::make_unique<temporary_file>(text);
@@ -469,6 +483,34 @@ TEST_CASE("reader: once batch and chunks have grown, reading allocates nothing")
   while (reader.next(batch, 2048).or_throw() > 0) {
   }
   CHECK(reader.rows_read() == 16000);
+}
+
+TEST_CASE("reader: n03: a reader takes the place of another one, whatever that still holds") {
+  CHECK(in_child([] {
+          std::string text;
+          for (int i = 0; i < 1000; ++i) text += "1 3:0.5 17:1\n";
+          const temporary_file file(text);
+          const inline_executor here;
+          const reader_options options{.chunk_bytes = 100, .chunks_in_flight = 2};
+          const auto make = [&](int kind) {
+            if (kind == 0) return read_text(here, libsvm_format{}, text, options).or_throw();
+            if (kind == 1) return read_files(here, libsvm_format{}, {file.path()}, options).or_throw();
+            return read_stream(here, libsvm_format{}, "stream", std::make_unique<file_stream>(file.path()),
+                               options)
+                .or_throw();
+          };
+          sparse_batch batch;
+          for (int kind = 0; kind < 3; ++kind) {
+            for (int next = 0; next < 3; ++next) {
+              auto reader = make(kind);
+              if (reader.next(batch, 10).or_throw() != 10) return 1;
+              reader = make(next);
+              auto moved = std::move(reader);
+              if (read_all(moved, 300).rows.size() != 1000) return 2;
+            }
+          }
+          return 0;
+        }) == 0);
 }
 
 TEST_CASE("reader: a batch may change its format") {

@@ -86,7 +86,9 @@ inline oracle_answer criteo_oracle(const std::string& text, char delimiter,
           id = static_cast<index_t>(std::strtod(token.c_str(), nullptr));
         } else {
           if (token == "\"\"") token.clear();
-          good = static_cast<index_t>(token.size()) <= format.longest_token;
+          const bool quoted = token.size() > 2 && (token.size() != 8 || format.bucket != nullptr) &&
+                              token.front() == '"' && token.back() == '"';
+          good = !quoted && static_cast<index_t>(token.size()) <= format.longest_token;
           id = format.bucket != nullptr ? format.bucket(token, static_cast<int>(s), format.rows[s])
                                         : deeprec::hash_bucket(deeprec::hash_bytes(token, s), format.rows[s]);
         }

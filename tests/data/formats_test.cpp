@@ -164,6 +164,32 @@ TEST_CASE("feasign: bad lines are faults with their place") {
   CHECK(fault_of(bounded, "1:1 5:2\n") == "<text>:1:5: malformed text: the id is beyond its table");
 }
 
+TEST_CASE("feasign: slot_order_silent: slot:feasign is malformed, and what is ignored is counted") {
+  feasign_format format(feasign_format::slots(1, 26));
+  format.label_fields = 1;
+  const std::string swapped = "0 1:737395 2:210498 3:903564\n";
+  const std::string why =
+      ": malformed text: slot:feasign: no slot is listed, each feasign is. Fix: feasign:slot";
+  CHECK(fault_of(format, "1 7:26\n" + swapped) == "<text>:2:3" + why);
+  CHECK(fault_of(feasign_format(feasign_format::slots(2, 25)), "1:0 2:210498 3:903564\n") ==
+        "<text>:1:1" + why);
+  // Lines that may be meant: of one field, or with a feasign that is no slot.
+  sparse_batch batch;
+  const auto parsed =
+      parse_text(format, "0 7:5\n0 1:99\n1 1:99 27:98\n1\n1 3:99 2:4 3:99\n", batch).or_throw();
+  CHECK(parsed.rows == 5);
+  CHECK(parsed.ignored_fields == 5);
+  const inline_executor here;
+  const std::string text = "0 7:5\n0 1:99\n" + swapped + "1 1:99 27:98\n1 3:99 2:4\n";
+  for (const index_t chunk : {1, 10, 1000}) {
+    auto reader =
+        read_text(here, format, text, {.on_malformed = malformed::drop, .chunk_bytes = chunk}).or_throw();
+    CHECK(read_all(reader, 2).rows.size() == 4);
+    CHECK(reader.skipped_lines() == 1);
+    CHECK(reader.ignored_fields() == 4);
+  }
+}
+
 TEST_CASE("feasign: a function of the caller computes the rows of keys, from their digits") {
   feasign_format format(std::vector<index_t>{29, 3});
   format.keys = token_use::hashed;

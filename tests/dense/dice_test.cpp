@@ -181,6 +181,56 @@ TEST_CASE("dice: agrees with loops in double on every ISA, in any stride") {
   }
 }
 
+TEST_CASE("dice: a column far from 0 has the mean and the variance of its distances, on every ISA") {
+  std::mt19937_64 random(deeprec_test::seed());
+  std::uniform_int_distribution<int> step(-8, 8);
+  inline_executor here;
+  for (const float base : {1.0F, 100.1F, -1000.1F, 1e6F / 3, 1e30F}) {
+    for (const int spread : {0, 1}) {
+      const float ulp = std::nextafter(std::fabs(base), 1e38F) - std::fabs(base);
+      for (const index_t rows : {2, 64, 777, 5000}) {
+        problem in(rows, 19, random);
+        doubles means, variances;
+        for (index_t j = 0; j < in.width; ++j) {
+          double sum = 0, squares = 0;
+          for (index_t i = 0; i < rows; ++i) {
+            const int steps = spread * 64 * step(random);
+            in.x(i, j) = base + static_cast<float>(steps) * ulp;
+            sum += steps;
+          }
+          const double mean = sum / static_cast<double>(rows);
+          for (index_t i = 0; i < rows; ++i) {
+            const double off = static_cast<double>((in.x(i, j) - base) / ulp) - mean;
+            squares += off * off;
+          }
+          means.push_back(mean), variances.push_back(squares / static_cast<double>(rows));
+        }
+        for (const isa which : runnable_isas()) {
+          CAPTURE(base);
+          CAPTURE(spread);
+          CAPTURE(rows);
+          CAPTURE(to_string(which));
+          results got(in);
+          REQUIRE(dice_forward(on(here, which), in.x.view(), in.alpha, got.statistics(), got.y.view(),
+                               {.epsilon = 1e-30F})
+                      .ok());
+          double worst_mean = 0, worst_variance = 0;  // in ulps of the base, and their squares
+          for (std::size_t j = 0; j < means.size(); ++j) {
+            const double mean = static_cast<double>((got.mean[j] - base) / ulp);
+            const double of_one = static_cast<double>(ulp) * static_cast<double>(ulp);
+            worst_mean = std::max(worst_mean, std::fabs(mean - means[j]));
+            worst_variance = std::max(
+                worst_variance, std::fabs(static_cast<double>(got.variance[j]) / of_one - variances[j]));
+          }
+          CHECK(worst_mean <= 0.5 + 1e-3 * 64 * spread);
+          CHECK((worst_variance <= 0.01 + spread * 64 || base == 1e30F));  // whose squares overflow
+          if (spread == 0) CHECK(got.y(0, 0) == doctest::Approx(0.25 * static_cast<double>(base)));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("dice: gradients agree with central differences in double, through the statistics of the batch") {
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;

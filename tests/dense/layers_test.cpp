@@ -200,7 +200,7 @@ struct tower {
     for (int l = 0; l < 2; ++l) {  // biases away from zero
       for (mlp<>* stack : {&bottom, &top}) {
         for (index_t j = 0; j < stack->bias(l).extent(1); ++j) {
-          stack->bias(l)(0, j) = 0.1F * static_cast<float>(j % 3) + 0.05F;
+          stack->writable_bias(l)(0, j) = 0.1F * static_cast<float>(j % 3) + 0.05F;
         }
       }
     }
@@ -370,6 +370,12 @@ TEST_CASE("logistic loss: huge logits neither overflow nor lose their size") {
   CHECK(gradient(3, 0) == -0.25F);
   CHECK(logistic_loss_forward(here, logits.view(), labels.view().rows(0, 3), loss).code() ==
         errc::shape_mismatch);
+  for (index_t i = 0; i < 2; ++i) logits(i, 0) *= std::numeric_limits<float>::infinity();
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), loss).ok());
+  CHECK(loss == doctest::Approx(0.5e30).epsilon(1e-6));
+  logits(2, 0) *= std::numeric_limits<float>::infinity();
+  REQUIRE(logistic_loss_forward(here, logits.view(), labels.view(), loss).ok());
+  CHECK(loss == std::numeric_limits<double>::infinity());
 }
 
 TEST_CASE("logistic loss with weights: agrees with the oracle, and its gradient with central differences") {
@@ -616,6 +622,15 @@ TEST_CASE("mlp: the first weights have the spread of their initialisation, and r
   CHECK_FALSE(same_bits(he.weights(0), other.weights(0)));
 }
 
+TEST_CASE("mlp: sizes alone are a stack of linear output, with the weights of a seed") {
+  const mlp<> least({4, 3, 2}), seeded({4, 3, 2}, 7);
+  for (const auto& [got, seed] : {std::pair(&least, 0), std::pair(&seeded, 7)}) {
+    const mlp<> expected({4, 3, 2}, mlp_output::linear, counter_rng(static_cast<std::uint64_t>(seed)));
+    CHECK(same_bits(got->parameters(), expected.parameters()));
+  }
+  CHECK_FALSE(same_bits(least.parameters(), seeded.parameters()));
+}
+
 TEST_CASE("mlp: wrong shapes and a change of optimizer are statuses") {
   inline_executor here;
   mlp<> stack({3, 2}, mlp_output::linear, counter_rng(3));
@@ -758,6 +773,40 @@ TEST_CASE("mlp: bf16 trains close to f32, with the last layer in f32 and with bf
   }
 }
 
+TEST_CASE("mlp: to read weights keeps their casts; a writable view gives them up until weights_settled()") {
+  struct counting : std::pmr::memory_resource {
+    int allocations = 0;
+    void* do_allocate(std::size_t n, std::size_t a) override {
+      ++allocations;
+      return std::pmr::new_delete_resource()->allocate(n, a);
+    }
+    void do_deallocate(void* p, std::size_t n, std::size_t a) override {
+      std::pmr::new_delete_resource()->deallocate(p, n, a);
+    }
+    bool do_is_equal(const memory_resource& o) const noexcept override { return this == &o; }
+  } memory;
+  inline_executor here;
+  matrix x(8, 20);
+  x.copy(matrix(8, 20));
+  mlp<> stack({20, 12, 4}, mlp_output::linear, counter_rng(3), weight_init::he, 0, &memory,
+              {.math = gemm_math::forced_bf16, .weights = weight_reuse::many});
+  const auto casts = [&] {
+    const int before = memory.allocations;
+    REQUIRE(stack.forward(here, x.view()).ok());
+    return memory.allocations - before;
+  };
+  CHECK(casts() > 0);
+  CHECK(casts() == 0);
+  CHECK(std::isfinite(stack.weights(0)(0, 0) + stack.bias(1)(0, 0) + std::as_const(stack).parameters()(0, 0)));
+  CHECK(casts() == 0);
+  static_cast<void>(stack.writable_bias(0));
+  CHECK(casts() > 0);
+  CHECK(casts() > 0);
+  stack.weights_settled();
+  CHECK(casts() > 0);
+  CHECK(casts() == 0);
+}
+
 TEST_CASE("hazard H21: a stack's products follow steps and writes through its views") {
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;
@@ -772,8 +821,8 @@ TEST_CASE("hazard H21: a stack's products follow steps and writes through its vi
   mlp<> stack = make();
   const auto follows = [&] {  // a new stack with the same weights has cast nothing yet
     mlp<> fresh = make();
-    std::copy_n(stack.parameters().data_handle(), stack.parameters().extent(1),
-                fresh.parameters().data_handle());
+    const auto parameters = std::as_const(stack).parameters();
+    std::copy_n(parameters.data_handle(), parameters.extent(1), fresh.parameters().data_handle());
     REQUIRE(fresh.forward(here, x.view()).ok());
     REQUIRE(stack.forward(here, x.view()).ok());
     return same_bits(stack.output(), fresh.output());
@@ -785,7 +834,7 @@ TEST_CASE("hazard H21: a stack's products follow steps and writes through its vi
   REQUIRE(before.forward(here, x.view()).ok());
   REQUIRE(stack.forward(here, x.view()).ok());
   CHECK_FALSE(same_bits(stack.output(), before.output()));
-  const matrix_view<float> kept = stack.weights(0);
+  const matrix_view<float> kept = stack.writable_weights(0);
   CHECK(follows());
   kept(1, 1) += 1;  // long after the view was handed out
   CHECK(follows());

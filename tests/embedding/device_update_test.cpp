@@ -124,14 +124,14 @@ std::map<std::int64_t, std::vector<double>> gradients(const made_batch& made, bo
 
 template <class format_type, int Vec, class Optimizer, class Combiner>
 double worst(Optimizer optimizer, Combiner how, shape_of_batch shape, bool weighted, int lanes, index_t width,
-             bool chunked = false, bool broken = false) {
+             bool chunked = false, bool broken = false, float size_of_gradient = 1) {
   std::mt19937_64 random(seed());
   std::normal_distribution<float> normal;
   const index_t rows = 40, bags = 24, states = Optimizer::row_state + Optimizer::element_state * width;
   const format_type format(width, {.state_floats = states});
   const auto made = make_batch(random, shape, bags, rows, chunked ? 90 : 5);
   std::vector<float> gradient(static_cast<std::size_t>(bags * width));
-  for (float& g : gradient) g = normal(random);
+  for (float& g : gradient) g = size_of_gradient * normal(random);
   std::vector<std::byte> table(static_cast<std::size_t>(rows * format.stride_bytes()) + 16);
   std::byte* const first = table.data() + (16 - reinterpret_cast<std::uintptr_t>(table.data()) % 16) % 16;
   std::vector<std::vector<float>> weights(rows, std::vector<float>(static_cast<std::size_t>(width)));
@@ -202,6 +202,8 @@ TEST_CASE("device update: every kind of optimizer, by lanes in lockstep") {
                              20) < 1e-5);
     CHECK(worst<f32_rows, 4>(rowwise_adagrad{.learning_rate = 0.1F}, combiner::mean, shape_of_batch::skewed,
                              true, lanes, 40) < 1e-4);
+    CHECK(worst<f32_rows, 4>(rowwise_adagrad{.learning_rate = 0.1F}, combiner::mean, shape_of_batch::skewed,
+                             false, lanes, 40, false, false, 4e18F) < 1e-4);  // the sum overflows
   }
   CHECK(worst<f32_rows, 1>(adam{.learning_rate = 0.1F, .epsilon = 1e-2F}, combiner::sqrtn,
                            shape_of_batch::many_empty, true, 1, 7) < 1e-4);

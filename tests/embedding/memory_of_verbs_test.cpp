@@ -1,5 +1,5 @@
-// Every verb that allocates or grows an output: what it does when memory is refused, who asks for the memory,
-// and what it says when the output owns an input.
+// Every verb that allocates or grows an output: what it does when memory is refused and when it is then called
+// again, who asks for the memory, and what it returns when the output owns an input.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -22,9 +22,11 @@
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
+#include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
@@ -213,6 +215,68 @@ const two_parts& in_two_parts() {
   return made;
 }
 
+/// Five features of four tables: large, small, without ids, and two of one table.
+struct features_of_tables {
+  features_of_tables(std::vector<dense_table<f32_rows>>& tables, index_t& skipped) {
+    group.add(tables[0].view(), combiner::sum);
+    group.add(tables[1].view(), pooling{combiner::mean, bounds::skip(skipped)});
+    group.add(tables[2].view(), combiner::sum);
+    group.add(tables[1].view(), pooling{combiner::mean, bounds::skip(skipped)});
+    group.add(tables[3].view(), combiner::sqrtn);
+    const auto& ids = given().many;
+    batches = {{ids.data(), 4, 10'000},
+               {ids.data(), 4, 1'500},
+               {ids.data(), 4, 0},
+               {ids.data(), 4, 20},
+               {ids.data(), 4, 9'000}};
+  }
+  feature_group<rowwise_adagrad, fixed_hotness_view<>> group;
+  std::vector<fixed_hotness_view<>> batches;
+};
+
+/// Tables of rows with a state, whose values are those of given().
+struct trained_tables {
+  explicit trained_tables(int count) {
+    for (int t = 0; t < count; ++t) {
+      tables.emplace_back(rows, f32_rows(width, {.state_floats = 2}), std::pmr::new_delete_resource());
+      for (index_t r = 0; r < rows; ++r) {
+        tables.back().format().encode(given().table().row(r), tables.back().view().row(r));
+      }
+    }
+  }
+  [[nodiscard]] std::string written() const {
+    std::string all = show_all(skipped);
+    for (const auto& table : tables) show(all, table.view().data(), table.bytes());
+    return all;
+  }
+  std::vector<dense_table<f32_rows>> tables;
+  std::vector<index_t> skipped = std::vector<index_t>(1, 11);
+};
+
+/// A batch that was resolved before the verb; its memory is that of the outputs.
+struct resolved_table : trained_tables {
+  explicit resolved_table(std::pmr::memory_resource* memory) : trained_tables(1) {
+    inline_executor here;
+    context ctx(here);
+    ctx.memory = memory;
+    resolved.emplace(resolve(ctx, tables[0].view(), given().batch(), combiner::mean).or_throw());
+  }
+  std::optional<resolved_rows<table_view<f32_rows>, jagged_view<>, decltype(detail::as_pooling(combiner::mean))>>
+      resolved;
+};
+/// The same, for features.
+struct resolved_group : trained_tables {
+  explicit resolved_group(std::pmr::memory_resource* memory)
+      : trained_tables(4), features(tables, skipped[0]) {
+    inline_executor here;
+    context ctx(here);
+    ctx.memory = memory;
+    resolved.emplace(resolve(ctx, features.group, features.batches).or_throw());
+  }
+  features_of_tables features;
+  std::optional<resolved_features<feature_group<rowwise_adagrad, fixed_hotness_view<>>>> resolved;
+};
+
 template <class How>
 verb_call looked_up(const How& how) {
   return into_matrix(bags, width, [=](const here_context& ctx, matrix_view<float> out, index_t&) {
@@ -300,22 +364,43 @@ const verb every_verb[] = {
      [](memory_of_outputs) {
        return into_table<f32_rows>(
            [](const here_context& ctx, auto& tables, index_t& skipped) {
-             feature_group<rowwise_adagrad, fixed_hotness_view<>> group;
-             group.add(tables[0].view(), combiner::sum);
-             group.add(tables[1].view(), pooling{combiner::mean, bounds::skip(skipped)});
-             group.add(tables[2].view(), combiner::sum);
-             group.add(tables[1].view(), pooling{combiner::mean, bounds::skip(skipped)});
-             group.add(tables[3].view(), combiner::sqrtn);
-             const auto& ids = given().many;
-             const std::vector<fixed_hotness_view<>> batches{{ids.data(), 4, 10'000},
-                                                             {ids.data(), 4, 1'500},
-                                                             {ids.data(), 4, 0},
-                                                             {ids.data(), 4, 20},
-                                                             {ids.data(), 4, 9'000}};
-             return update(ctx, group, batches, matrix_view<const float>(given().values.data(), 4, 5 * width),
-                           rowwise_adagrad{});
+             features_of_tables features(tables, skipped);
+             return update(ctx, features.group, features.batches,
+                           matrix_view<const float>(given().values.data(), 4, 5 * width), rowwise_adagrad{});
            },
            4);
+     }},
+    {"update: resolved rows", true,
+     [](memory_of_outputs memory) {
+       auto all = std::make_shared<resolved_table>(memory);
+       return verb_call{[=](const here_context& ctx) {
+                          return update(ctx, *all->resolved, given().of_out(), rowwise_adagrad{});
+                        },
+                        [=] { return all->written(); }};
+     }},
+    {"row_gradients: resolved rows", true,
+     [](memory_of_outputs memory) {
+       auto all = std::make_shared<resolved_table>(memory);
+       return into_owner<sparse_gradient>(memory, [=](const here_context& ctx, auto& out, auto&, index_t&) {
+         return row_gradients(ctx, *all->resolved, given().of_out(), out);
+       });
+     }},
+    {"lookup: resolved features", true,
+     [](memory_of_outputs memory) {
+       auto all = std::make_shared<resolved_group>(memory);
+       return into_matrix(4, 5 * width, [=](const here_context& ctx, matrix_view<float> out, index_t&) {
+         return lookup(ctx, *all->resolved, out);
+       });
+     }},
+    {"update: resolved features", true,
+     [](memory_of_outputs memory) {
+       auto all = std::make_shared<resolved_group>(memory);
+       return verb_call{
+           [=](const here_context& ctx) {
+             return update(ctx, *all->resolved, matrix_view<const float>(given().values.data(), 4, 5 * width),
+                           rowwise_adagrad{});
+           },
+           [=] { return all->written(); }};
      }},
     {"row_gradients", true,
      [](memory_of_outputs memory) {
@@ -496,9 +581,21 @@ const verb every_verb[] = {
      }},
 };
 
+/// What a verb writes when no memory is refused.
+std::string written_by(const verb& which, executor_ref executor) {
+  std::pmr::unsynchronized_pool_resource memory(std::pmr::new_delete_resource());
+  const verb_call call = which.make(&memory);
+  here_context ctx(executor);
+  ctx.memory = &memory;
+  const status s = call.run(ctx);
+  CHECK_MESSAGE(s.ok(), s.message());
+  return call.written();
+}
+
 /// The first allocation that a verb may be refused without a trace: runs it with 0, 1, 2 ... allocations
-/// granted, and says what is wrong at the first number where something is.
+/// granted, then again with all of them, and says what is wrong at the first number where something is.
 std::string refusal_fault(const verb& which, executor_ref executor) {
+  const std::string expected = written_by(which, executor);
   for (long granted = 0; granted < 100; ++granted) {
     allowance shared;
     failing_resource scratch(shared), outputs(shared);
@@ -530,6 +627,9 @@ std::string refusal_fault(const verb& which, executor_ref executor) {
     if (s.code() != errc::out_of_memory) return at + s.message();
     if (shared.refused == 0) return at + "out of memory, although nothing was refused";
     if (call.written() != before) return at + "out of memory, but outputs are changed";
+    s = call.run(ctx);
+    if (!s.ok()) return at + "called again: " + s.message();
+    if (call.written() != expected) return at + "called again, it writes something else";
   }
   return std::string(which.name) + ": no end of allocations";
 }
@@ -545,7 +645,7 @@ TEST_CASE("every verb: memory refused at any allocation is a status, and nothing
   }
 }
 
-TEST_CASE("every verb: what is tested catches a verb that writes first, and one that throws") {
+TEST_CASE("every verb: what is tested catches one that writes first, one that throws, one that keeps half") {
   const verb writes_first{"writes first", true, [](memory_of_outputs memory) {
                             return into_owner<jagged_batch<>>(
                                 memory, [](const here_context&, auto& out, auto&, index_t&) {
@@ -563,7 +663,23 @@ TEST_CASE("every verb: what is tested catches a verb that writes first, and one 
                                                           return status{};
                                                         });
                     }};
+  const verb keeps_half{"keeps half", true, [](memory_of_outputs memory) {
+                          auto kept = std::make_shared<std::pmr::vector<index_t>>(memory);
+                          return into_owner<jagged_batch<>>(
+                              memory, [=](const here_context& ctx, auto& out, auto&, index_t&) {
+                                return detail::or_out_of_memory([&]() -> status {
+                                  const bool made = !kept->empty();
+                                  if (!made) kept->resize(5, 1);
+                                  const detail::scratch_block scratch(ctx.memory, 64);
+                                  if (!made) kept->at(3) = 3;
+                                  out.ids[0] = kept->at(3);
+                                  return {};
+                                });
+                              });
+                        }};
   inline_executor here;
+  CHECK(refusal_fault(keeps_half, here) ==
+        "keeps half, 1 allocations granted: called again, it writes something else");
   CHECK(refusal_fault(writes_first, here) ==
         "writes first, 1 allocations granted: out of memory, but outputs are changed");
   CHECK(refusal_fault(throws, here) == "throws, 0 allocations granted: std::bad_alloc leaves the verb");

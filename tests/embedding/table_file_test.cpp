@@ -288,6 +288,23 @@ void each_format(const F& f) {
 
 }  // namespace
 
+TEST_CASE("table_file: tables are given in braces too") {
+  const folder here;
+  dense_table<f32_rows> items(5, 3), users(2, 4);
+  items.view().row(4)[0] = std::byte{7};
+  REQUIRE(save_tables(here / "f", {name_table("items", items.view()), name_table("users", users.view())},
+                      {.step = 9, .numbers = {}}));
+  dense_table<f32_rows> again(5, 3), others(2, 4);
+  const auto at =
+      load_tables(here / "f", {name_table("users", others.view()), name_table("items", again.view())});
+  REQUIRE(at);
+  CHECK(at.value().step == 9);
+  CHECK(again.view().row(4)[0] == std::byte{7});
+  const auto& read_only = items;
+  REQUIRE(save_tables(here / "f", {name_table("items", read_only.view())}));
+  CHECK(load_tables(here / "f", {name_table("items", again.view())}));
+}
+
 TEST_CASE("table_file: every row format is saved under a name of its own, and no other one loads it") {
   const folder here;
   std::uint64_t stream = 50;
@@ -520,11 +537,11 @@ TEST_CASE("table_file: other versions, other byte orders and foreign files are n
     return load(f.path, {}, f.a, f.b);
   };
   std::string newer = f.good;
-  newer[12] = 2;
+  newer[12] = 3;
   const auto version = answer_to(with_right_checksums(newer, header));
   REQUIRE_FALSE(version);
   CHECK(version.fault().code() == errc::unsupported);
-  CHECK(has(refusal(version), "version 2 of the format (byte 12); this reads 1"));
+  CHECK(has(refusal(version), "version 3 of the format (byte 12); this reads 1 to 2"));
   std::string swapped = f.good;
   std::reverse(swapped.begin() + 8, swapped.begin() + 12);
   const auto order = answer_to(swapped);

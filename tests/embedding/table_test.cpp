@@ -12,6 +12,7 @@
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/optimizers.hpp>
 
 using namespace deeprec;
 
@@ -78,6 +79,21 @@ TEST_CASE("plain_rows: optimizer state beside the row is aligned, zeroed, and ou
   CHECK(f32_rows(3).stride_bytes() == 12);
   CHECK(plain_rows<float, dim<16>>(dim<16>()).stride_bytes() == 64);
   CHECK(f32_rows(3).state(nullptr) == nullptr);
+}
+
+TEST_CASE("dense_table: the state of an optimizer has its floats behind each row, in every format") {
+  const auto floats = [](const auto& table) { return table.format().state_floats(); };
+  CHECK(state_floats_of<sgd>(7) == 0);
+  CHECK(state_floats_of<rowwise_adagrad>(7) == 1);
+  CHECK(state_floats_of<adagrad>(7) == 7);
+  CHECK(state_floats_of<rowwise_adam>(7) == 8);
+  CHECK(state_floats_of<clipped_by_norm<adam>>(7) == 14);
+  CHECK_FALSE(detail::fits_memory(state_floats_of<adam>((std::numeric_limits<index_t>::max)()), 1));
+  CHECK(floats(dense_table<f32_rows>(3, 7, state_of<sgd>)) == 0);
+  CHECK(floats(dense_table<bf16_rows>(3, 7, state_of<adam>, std::pmr::new_delete_resource())) == 14);
+  CHECK(floats(dense_table<split_bf16_rows>(3, 7, state_of<adagrad>)) == 7);
+  CHECK(floats(dense_table<plain_rows<float, dim<8>>>(3, dim<8>{}, state_of<rowwise_adam>)) == 9);
+  CHECK(dense_table<f32_rows>(3, 7, state_of<adagrad>).width() == 7);
 }
 
 TEST_CASE("dense_table: moves, and a table that can't be had is an error, not a crash") {

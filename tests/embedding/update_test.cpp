@@ -277,7 +277,8 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, combiner::sum, 3, sgd{}).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 3}, {1, 2, 3}, combiner::sum, 4, sgd{}).code() == errc::shape_mismatch);
   CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, combiner::sum, 4, adagrad{}).message() ==
-        "shape mismatch: update: the rows' state_floats() must be at least what the optimizer needs");
+        "shape mismatch: update: the rows must have room for the optimizer's state: dense_table(rows, width, "
+        "state_of<optimizer>), or row_layout::state_floats (is 1, must be 4)");
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
     CHECK(answer({0, 1, 2, 3}, {1, 2, 3}, pooling{combiner::sum, max_norm{cap}}, 4, sgd{}).message() ==
           "invalid value: update: pooling: max_norm must be above 0");

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -120,6 +121,21 @@ TEST_CASE("the sum of many rows is near the sum in double, and NaN and infinity 
               .ok());
   CHECK(std::isnan(bias_gradient[1]));
   CHECK(std::isinf(bias_gradient[2]));
+}
+
+TEST_CASE("column_sums: out is any contiguous range of float that can be written") {
+  const std::vector<float> in{1, 2, 3, 4, 5, 6};
+  const matrix_view<const float> rows(in.data(), 2, 3);
+  const std::vector<float> sums{5, 7, 9};
+  std::vector<float> out(3);
+  std::array<float, 3> fixed{};
+  REQUIRE(column_sums(inline_executor{}, rows, out).ok());
+  CHECK(out == sums);
+  REQUIRE(column_sums(inline_executor{}, rows, fixed).ok());
+  CHECK(std::equal(fixed.begin(), fixed.end(), sums.begin()));
+  const array_view<float> view(out);
+  REQUIRE(column_sums(inline_executor{}, rows, view).ok());
+  REQUIRE(column_sums(inline_executor{}, rows, std::span<float>(out)).ok());
 }
 
 TEST_CASE("bad operands of column_sums get a status that names them, and nothing is written") {

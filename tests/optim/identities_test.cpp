@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -348,4 +349,32 @@ TEST_CASE("identities: optimizers find the minimum of a bowl") {
   CHECK(lost(adam_async{.learning_rate = 0.02F}, 2000) < 1e-6);
   CHECK(lost(ftrl{.learning_rate = 0.5F}, 500) < 1e-6);
   CHECK(lost(sgd{.learning_rate = -0.001F}, 100) > 1);
+}
+
+TEST_CASE("optimizers: each has a name of its own; a wrapper has that of what it wraps") {
+  const std::string_view names[] = {sgd::name,
+                                    momentum::name,
+                                    adagrad::name,
+                                    rowwise_adagrad::name,
+                                    adagrad_decay::name,
+                                    rmsprop::name,
+                                    centered_rmsprop::name,
+                                    adam::name,
+                                    rowwise_adam::name,
+                                    adam_async::name,
+                                    adam_async_rmsprop::name,
+                                    ftrl::name};
+  for (const std::string_view& one : names) {
+    CHECK_FALSE(one.empty());
+    for (const std::string_view& other : names) CHECK((&one == &other || one != other));
+  }
+  CHECK(optimizer_name<adam> == "adam");
+  CHECK(optimizer_name<decltype(adamw({}, 0.1F))> == "adam");
+  CHECK(optimizer_name<clipped_by_norm<with_gradient_scale<clipped_by_value<with_weight_decay<ftrl>>>>> ==
+        "ftrl");
+  struct nameless : sgd {
+    int name = 0;
+  };
+  CHECK(optimizer_name<nameless>.empty());
+  CHECK(optimizer_name<clipped_by_norm<nameless>>.empty());
 }

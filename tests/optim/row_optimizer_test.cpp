@@ -214,6 +214,13 @@ TEST_CASE("row_optimizer: RMSprop follows its law") { check_optimizer<rmsprop>()
 TEST_CASE("row_optimizer: centered RMSprop follows its law") { check_optimizer<centered_rmsprop>(); }
 TEST_CASE("row_optimizer: Adam follows its law") { check_optimizer<adam>(); }
 TEST_CASE("row_optimizer: rowwise Adam follows its law") { check_optimizer<rowwise_adam>(); }
+TEST_CASE("row_optimizer: Adam and rowwise Adam follow their laws with SparseAdam's place of epsilon") {
+  adam sparse = oracle<adam>::make();
+  rowwise_adam rowwise = oracle<rowwise_adam>::make();
+  sparse.epsilon_at = rowwise.epsilon_at = epsilon_place::before_correction;
+  check_optimizer(sparse);
+  check_optimizer(rowwise);
+}
 TEST_CASE("row_optimizer: AdamAsync follows its law, with Nesterov's momentum too") {
   check_optimizer<adam_async>();
   adam_async ahead = oracle<adam_async>::make();
@@ -381,6 +388,38 @@ TEST_CASE("row_optimizer: NaN stays in its element, or in its row where the row 
   check(rowwise_adam{}, true);
 }
 
+TEST_CASE("row_optimizer: a mean of squares is right wherever it fits in a float, whatever their sum is") {
+  const auto check = [](const auto& optimizer, float size) {
+    using O = std::remove_cvref_t<decltype(optimizer)>;
+    for (int path = scalar_code; path <= static_cast<int>(best_isa()); ++path) {
+      for (const index_t width : {1, 3, 4, 16, 19, 40, 128}) {
+        CAPTURE(path);
+        CAPTURE(width);
+        training<O, float> run(optimizer, width, deeprec_test::seed());
+        run.draw_gradient();
+        double squares = 0;
+        for (index_t j = 0; j < width; ++j) {
+          const float g = run.gradient[static_cast<std::size_t>(j)] = size * (j % 3 == 0 ? 1.0F : -0.75F);
+          squares += static_cast<double>(g) * static_cast<double>(g);
+        }
+        for (std::size_t i = 0; i < run.weights.size(); ++i) run.weights[i] = 0;
+        path == scalar_code ? run.step_scalar() : run.step_vector(static_cast<isa>(path));
+        const double root = std::sqrt(squares / static_cast<double>(width));
+        for (index_t j = 0; j < width; ++j) {
+          const auto i = static_cast<std::size_t>(j);
+          CHECK(run.weights[i] == doctest::Approx(-static_cast<double>(run.gradient[i]) / root));
+        }
+      }
+    }
+  };
+  for (const float size : {1e-3F, 1.0F, 1e18F, 1e19F}) {
+    CAPTURE(size);
+    check(rowwise_adagrad{.learning_rate = 1}, size);
+    check(clipped_by_value{rowwise_adagrad{.learning_rate = 1}, 1e30F}, size);
+    check(rowwise_adam{.learning_rate = 1, .epsilon = 0}, size);
+  }
+}
+
 TEST_CASE("apply_rows: the same bits for any number of threads, and nothing between the rows is touched") {
   constexpr index_t rows = 1000, width = 37, stride = 40;
   const auto trained = [](int threads) {
@@ -430,7 +469,7 @@ TEST_CASE("apply_rows: shapes that do not fit are refused, and nothing is writte
   CHECK(answer(3, 4, 3, 7).code() == errc::shape_mismatch);
   CHECK(answer(3, 4, 2, 8).message() ==
         "shape mismatch: apply_rows: state must have a row for each row of weights, with the floats that the "
-        "optimizer needs");
+        "optimizer needs: state_floats_of<optimizer>(width)");
   CHECK(weights == std::vector<float>(12, 1.0F));
   CHECK(state == std::vector<float>(24, 0.0F));
   CHECK(answer(3, 4, 3, 8).ok());

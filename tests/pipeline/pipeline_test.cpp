@@ -211,6 +211,18 @@ TEST_CASE("pipeline: items that a parallel stage leaves out leave no gap") {
   }
 }
 
+TEST_CASE("pipeline: nodes without names have the names of their roles") {
+  counting_pool pool;
+  counting_source read{5};
+  values seen;
+  pipeline line(pool, source(read) | stage([](item&& i) { return std::move(i); }).own_thread() |
+                          sink([&](item&& i) { seen.push_back(i.value); }).own_thread());
+  REQUIRE(line.run().ok());
+  CHECK(seen == up_to(5));
+  const std::string text = line.statistics().text();
+  for (const char* name : {"source", "stage", "sink"}) CHECK(text.find(name) != std::string::npos);
+}
+
 TEST_CASE("pipeline: it runs again for the next epoch, and nothing of one is left in the other") {
   counting_pool pool;
   counting_source read{10};

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -189,4 +190,34 @@ TEST_CASE("isa: a machine without F16C runs no region that is compiled for it") 
   CHECK(detail::best_isa_of(cpu) == isa::portable);
   cpu.f16c = true;
   CHECK(detail::best_isa_of(cpu) == isa::avx2);
+}
+
+TEST_CASE("stream_fault_withheld: what has arrived in a pipe is delivered while the pipe stays open") {
+  CHECK(in_child(
+            [] {
+              thread_pool pool({.threads = 2});
+              for (const char* first : {"", "bad line\n"}) {
+                int ends[2];
+                if (::pipe(ends) != 0) return 2;
+                std::string text = first;
+                for (int i = 0; i < 1000; ++i) text += "1 3:0.5 17:1\n";
+                if (::write(ends[1], text.data(), text.size()) != static_cast<ssize_t>(text.size())) return 3;
+                auto reader =
+                    read_stream(pool, libsvm_format{}, "pipe", std::make_unique<file_stream>(ends[0]))
+                        .or_throw();
+                sparse_batch batch;
+                const auto got = reader.next(batch, 10);
+                if (*first == '\0' ? !got || got.value() != 10 : got || got.fault().place().line != 1)
+                  return 1;
+                ::close(ends[1]);
+              }
+              // A line without an end, of which no more is read than its limit.
+              auto reader = read_stream(pool, libsvm_format{}, "zeros",
+                                        std::make_unique<file_stream>("/dev/zero"), {.longest_line = 1 << 20})
+                                .or_throw();
+              sparse_batch batch;
+              const auto got = reader.next(batch, 10);
+              return !got && got.fault().place().line == 1 ? 0 : 4;
+            },
+            60) == 0);
 }

@@ -6,16 +6,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory_resource>
 #include <random>
 #include <string>
 #include <vector>
 
+#include <deeprec/dense/dice.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/dense/metrics.hpp>
 #include <deeprec/dense/mlp.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/optim/sgd.hpp>
+#include <deeprec/optim/optimizers.hpp>
 
 #include "support/children.hpp"
 #include "support/needs.hpp"
@@ -273,4 +277,74 @@ TEST_CASE("B11: a product that is refused has not written its bias gradient") {
             .code() == errc::unsupported);
   CHECK(gradient == std::vector<float>(2, 7.0F));
   CHECK(c == std::vector<float>(8, 7.0F));
+}
+
+TEST_CASE("n14: a stack's state is stepped by optimizers of its name only, whatever the size of the state") {
+  inline_executor here;
+  const std::vector<float> x(16 * 8, 0.25F), g(16, 1.0F);
+  const auto stepped_twice = [&](const auto& first, const auto& second) {
+    mlp<> net({8, 8, 1}, mlp_output::linear, counter_rng(1));
+    REQUIRE(net.forward(here, matrix_view<const float>(x.data(), 16, 8)).ok());
+    REQUIRE(net.backward(here, matrix_view<const float>(g.data(), 16, 1)).ok());
+    REQUIRE(net.step(here, first).ok());
+    const auto weights = net.parameters();
+    const std::vector<float> before(weights.row(0), weights.row(0) + weights.extent(1));
+    const status s = net.step(here, second);
+    CHECK(s.ok() == (std::vector<float>(weights.row(0), weights.row(0) + weights.extent(1)) != before));
+    mlp<> moved(std::move(net));
+    CHECK(moved.step(here, second).code() == s.code());
+    return s.code();
+  };
+  CHECK(stepped_twice(momentum{}, rmsprop{}) == errc::unsupported);
+  CHECK(stepped_twice(adagrad{}, momentum{}) == errc::unsupported);
+  CHECK(stepped_twice(adam{}, ftrl{}) == errc::unsupported);
+  CHECK(stepped_twice(adagrad_decay{}, rowwise_adam{}) == errc::unsupported);
+  CHECK(stepped_twice(rowwise_adagrad{}, sgd{}) == errc::unsupported);
+  CHECK(stepped_twice(adam{}, clipped_by_norm{with_weight_decay{adam{}, 0.1F}, 1.0F}) == errc::ok);
+  CHECK(stepped_twice(clipped_by_value{adam{}, 1.0F}, rmsprop{}) == errc::unsupported);
+}
+
+TEST_CASE("n06: dice takes a column of one value by halves, whatever the value") {
+  inline_executor here;
+  for (const float value : {0.1F, 100.1F, 1000.1F, -12345.678F, 1e6F / 3, 1e20F / 3, 1e38F}) {
+    for (const index_t rows : {1, 3, 1000, 5000}) {
+      CAPTURE(value);
+      CAPTURE(rows);
+      const std::vector<float> x(static_cast<std::size_t>(rows), value), alpha{0.0F};
+      std::vector<float> mean(1), variance(1), y(x.size());
+      REQUIRE(dice_forward(here, matrix_view<const float>(x.data(), rows, 1), alpha, {mean, variance},
+                           matrix_view<float>(y.data(), rows, 1))
+                  .ok());
+      CHECK(mean[0] == value);
+      CHECK(y == std::vector<float>(x.size(), 0.5F * value));
+    }
+  }
+}
+
+TEST_CASE("n07, b08: the loss of an infinite logit is 0 on its label's side, elsewhere infinite") {
+  inline_executor here;
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  struct row {
+    float logit, label;
+    double loss;
+  };
+  for (const row& r : {row{inf, 1, 0}, row{-inf, 0, 0}, row{inf, 0, inf}, row{-inf, 1, inf},
+                       row{inf, 0.5F, inf}, row{-inf, 0.5F, inf}}) {
+    CAPTURE(r.logit);
+    CAPTURE(r.label);
+    const float logits[] = {r.logit, 1}, labels[] = {r.label, 0}, weights[] = {1, 1};
+    const matrix_view<const float> z(logits, 2, 1), y(labels, 2, 1), w(weights, 2, 1);
+    double loss = 0, weighted = 0;
+    float gradient[2];
+    REQUIRE(logistic_loss_forward(here, z, y, loss).ok());
+    REQUIRE(logistic_loss_forward(here, z, y, w, weighted).ok());
+    REQUIRE(logistic_loss_backward(here, z, y, matrix_view<float>(gradient, 2, 1)).ok());
+    const double expected = (r.loss + std::log1p(std::exp(1.0))) / 2;
+    CHECK((loss == expected || loss == doctest::Approx(expected)));
+    CHECK(weighted == loss);
+    CHECK(gradient[0] == ((r.logit > 0 ? 1 : 0) - r.label) / 2);
+    log_loss metric;  // which clamps the logit
+    REQUIRE(metric.add(z, y).ok());
+    CHECK((std::isfinite(r.loss) ? metric.value() == doctest::Approx(loss) : metric.value() >= 0x1p29));
+  }
 }

@@ -25,7 +25,8 @@ struct allowance {
   long refused = 0;
 };
 
-/// Refuses when the allowance is used up, and counts what it holds.
+/// Refuses when the allowance is used up, and counts what it holds. Its blocks are full of nonsense, as memory
+/// that was used before.
 class failing_resource final : public std::pmr::memory_resource {
  public:
   explicit failing_resource(allowance& shared) : shared_(shared) {}
@@ -40,12 +41,14 @@ class failing_resource final : public std::pmr::memory_resource {
     }
     if (shared_.left != allowance::unlimited) --shared_.left;
     void* const block = std::pmr::new_delete_resource()->allocate(bytes, alignment);
+    std::memset(block, 0x5a, bytes);
     held += bytes;
     ++granted;
     return block;
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
     held -= bytes;
+    std::memset(p, 0xa5, bytes);  // who reads it now sees that
     std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
   }
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }

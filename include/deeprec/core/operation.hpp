@@ -61,17 +61,23 @@ concept Operation = requires(const Op& op, const Context& ctx, std::span<std::by
 
 namespace detail {
 
-/// Checks an operation and runs it with scratch of the context's resource.
+/// The rest of a verb_call: checks an operation and runs it with scratch of the context's resource.
 template <class Context, class Op, class = unit>
-DEEPREC_INLINE status run_now(const Context& ctx, const Op& op) {
-  const verb_call call(ctx, op.name());
-  if (!call) return call.stopped();
+DEEPREC_INLINE status run_begun(const Context& ctx, const Op& op) {
   if (const status s = op.check(); !s) return s.in_operation(op.name());
   return or_out_of_memory(op.name(), [&]() __attribute__((always_inline)) -> status {
     const index_t bytes = op.scratch_bytes(ctx);
     const scratch_block scratch(ctx.memory, bytes);
     return op.run(ctx, {scratch.data(), static_cast<std::size_t>(bytes)});
   });
+}
+
+/// A verb that is one operation.
+template <class Context, class Op, class = unit>
+DEEPREC_INLINE status run_now(const Context& ctx, const Op& op) {
+  const verb_call call(ctx, op.name());
+  if (!call) return call.stopped();
+  return run_begun(ctx, op);
 }
 
 }  // namespace detail

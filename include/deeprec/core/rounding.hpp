@@ -29,7 +29,7 @@ struct nearest_t {};
 inline constexpr nearest_t nearest{};
 
 /// Up or down at random, unbiased. Each table needs a seed of its own, and each update a new step, or their
-/// roundings are correlated.
+/// roundings are correlated. An update of a feature_group rounds the rows of its table t by of_table(t).
 struct stochastic {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
@@ -38,6 +38,12 @@ struct stochastic {
   [[nodiscard]] DEEPREC_HD constexpr std::uint32_t word(std::uint64_t row,
                                                         std::uint64_t column) const noexcept {
     return counter_rng(seed).words(row, (step << 32) + column / 64 * 16 + column % 16).w[column / 16 % 4];
+  }
+
+  /// The rounding of table t of several that share one: for t = 0 this one, for others with the seed
+  /// counter_rng(seed).bits(2^64 - 1, t).
+  [[nodiscard]] DEEPREC_HD constexpr stochastic of_table(std::uint64_t t) const noexcept {
+    return {t == 0 ? seed : counter_rng(seed).bits(~std::uint64_t{0}, t), step};
   }
 };
 

@@ -70,12 +70,12 @@ template <class E>
   return given;
 }
 
-/// Calls f, a backend, and returns its status, or errc::out_of_memory where a memory resource refused. A
-/// host backend requests all of its memory before it writes to an output, so after out_of_memory nothing was
+/// Calls f, a backend, and returns its status or result, or errc::out_of_memory where a memory resource refused.
+/// A host backend requests all of its memory before it writes to an output, so after out_of_memory nothing was
 /// written, unless a row source or an executor of the caller threw. Without exceptions the resource that
 /// refuses ends the program.
 template <class F>
-DEEPREC_INLINE status or_out_of_memory(F&& f) {
+DEEPREC_INLINE auto or_out_of_memory(F&& f) -> std::invoke_result_t<F> {
 #if DEEPREC_EXCEPTIONS
   try {
     return f();
@@ -84,7 +84,8 @@ DEEPREC_INLINE status or_out_of_memory(F&& f) {
   } catch (const error& refused) {
     if (refused.code() != errc::out_of_memory) throw;
   }
-  return {errc::out_of_memory, "the memory resource must provide scratch and room for out (it refused)"};
+  return status(errc::out_of_memory,
+                "the memory resource must provide scratch and room for out (it refused)");
 #else
   return f();
 #endif

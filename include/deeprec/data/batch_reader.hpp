@@ -10,11 +10,13 @@
 //   while (reader.next(batch, 8192).or_throw() > 0) train(batch);
 //
 // Batches are the same for any executor. Memory is bounded by the chunks in flight and is reused. A stream
-// (read_stream: a pipe, compressed text) is read by the caller of next(), and its lines are parsed in
-// parallel. Not here: reading ahead while the caller works on a batch (pipeline/).
+// (read_stream: a pipe, compressed text) is read by the caller of next(), and the lines that have arrived are
+// parsed in parallel. Not here: reading ahead while the caller works on a batch (pipeline/).
 #pragma once
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <memory_resource>
@@ -31,6 +33,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -40,32 +43,45 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+/// The rows of a batch of a stream: as many as were asked for, however long they take to arrive; or those
+/// that have arrived, at least one.
+enum class stream_batches : std::uint8_t { full, arrived };
+
 struct reader_options {
   malformed on_malformed = malformed::fault;
   index_t chunk_bytes = index_t{1} << 18;
   index_t chunks_in_flight = 0;             ///< 0: four for each thread of the executor
   index_t longest_line = index_t{1} << 24;  ///< bytes; of a longer line no more than that is read
+  stream_batches batches = stream_batches::full;
 };
 
 namespace detail {
 
-/// One chunk of a source: its text, its rows, and its fault.
+/// One chunk of a source: its text, its rows, and its fault. What is allocated from the shared resource lies
+/// in chunks only, and a chunk is never assigned: so the resource goes after all of it.
 struct text_chunk {
   explicit text_chunk(std::shared_ptr<locked_resource> of_all)
       : memory(std::move(of_all)), buffer(memory.get()), rows(memory.get()) {}
+  text_chunk(text_chunk&&) noexcept = default;
+  text_chunk& operator=(text_chunk&&) = delete;
+  ~text_chunk() = default;
 
   std::shared_ptr<locked_resource> memory;  // chunks grow on many threads
   index_t source = 0;
   index_t number = 0;  // within its source
-  grow_array<char> buffer;
-  std::string_view lines;  // of a stream: text in the buffer
-  status after_lines;      // of a stream: what ended it behind them
+  grow_array<char> buffer;  // of a stream that of the first chunk holds the text of all
+  std::string_view lines;   // of a stream
   sparse_batch rows;
   line_log log;
   status state;          // of reading or parsing
   index_t used = 0;      // rows already delivered
   bool counted = false;  // its lines and bad lines are in the reader's sums
 };
+
+/// How long a reader that has lines of a stream waits for more before it parses them: for the next bytes, and
+/// in all. A writer that is woken because its pipe was emptied writes again well within the first.
+inline constexpr std::chrono::milliseconds stream_gap{1};
+inline constexpr std::chrono::milliseconds stream_delay{10};
 
 /// The lines that begin in [begin, begin + bytes) of the source. On failure chunk.state is the fault. The
 /// text ends with the last such line, wherever that ends, or with the first byte that makes it too long. No
@@ -157,32 +173,35 @@ class batch_reader {
       : format_(std::move(format)),
         context_(ctx),
         options_(options),
-        sources_(std::move(sources)),
-        memory_(std::make_shared<detail::locked_resource>(ctx.memory)),
-        carry_(memory_.get()) {
+        sources_(std::move(sources)) {
     const index_t flight = options_.chunks_in_flight > 0
                                ? options_.chunks_in_flight
                                : 4 * static_cast<index_t>(context_.executor->concurrency());
     options_.chunk_bytes = std::clamp<index_t>(options_.chunk_bytes, 1, index_t{1} << 30);
     options_.longest_line = std::clamp<index_t>(options_.longest_line, 1, index_t{1} << 30);
+    const auto memory = std::make_shared<detail::locked_resource>(ctx.memory);
     chunks_.reserve(static_cast<std::size_t>(flight));
     for (index_t i = 0; i < flight; ++i) {
-      chunks_.emplace_back(memory_).rows.reshape(format_.shape());
+      chunks_.emplace_back(memory).rows.reshape(format_.shape());
     }
     parts_.reserve(static_cast<std::size_t>(flight));
     layouts_.resize(sources_.size());
   }
 
   /// Fills the batch with the next rows, max_rows of them unless the input ends or a bad line comes
-  /// first. Returns their number; 0 at the end of the input.
+  /// first; of a stream with stream_batches::arrived, those that have arrived. Returns their number; 0 at the
+  /// end of the input.
   ///
-  /// @post    the rows before a bad line are delivered; the call after that reports the fault, as do
+  /// @post    a call waits for more of a stream only when all whole lines of it that had arrived are in
+  ///          batches, and after no bad line.
+  ///          The rows before a bad line are delivered; the call after that reports the fault, as do
   ///          all later ones. On a fault the batch is empty
   /// @cost    reading, parsing and one copy of the rows; allocates nothing once batch and chunks
   ///          have grown to their sizes. At most one file more than there are chunks in flight is
   ///          open at a time
   /// @threads one caller at a time; runs on the executor
-  /// @error   parse_error (the first bad line in the order of the files), io_error, out_of_memory,
+  /// @error   parse_error (the first bad line in the order of the files; without a line, of a source that is
+  ///          no text but compressed, an archive or the like), io_error, out_of_memory,
   ///          shape_mismatch (max_rows is not positive), stopped (no row is lost: a later call delivers them)
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     const detail::verb_call call(context_, "next");
@@ -190,7 +209,10 @@ class batch_reader {
     if (!call) return call.stopped();
     if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
     while (batch.rows() < max_rows && !fault_) {
-      if (head_ == filled_ && !refill()) break;
+      if (head_ == filled_) {
+        const bool would_wait = options_.batches == stream_batches::arrived && stream_is_next();
+        if ((batch.rows() > 0 && would_wait) || !refill()) break;
+      }
       take(batch, max_rows);
     }
     if (batch.rows() == 0 && fault_) {
@@ -209,6 +231,9 @@ class batch_reader {
   [[nodiscard]] index_t skipped_lines() const noexcept { return skipped_; }
   /// The first of them.
   [[nodiscard]] const std::optional<fault>& first_skipped() const noexcept { return first_skipped_; }
+  /// Fields of slots that a feasign_format doesn't list, counted like skipped_lines(). Where these are all
+  /// fields, the format's slots are not those of the text.
+  [[nodiscard]] index_t ignored_fields() const noexcept { return ignored_; }
   /// Rows delivered so far.
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
 
@@ -220,22 +245,23 @@ class batch_reader {
     head_ = filled_ = 0;
     const auto flight = static_cast<index_t>(chunks_.size());
     while (filled_ < flight && source_ < static_cast<index_t>(sources_.size())) {
+      if (filled_ > 0 && stream_is_next()) break;
       detail::text_source& from = sources_[static_cast<std::size_t>(source_)];
       if (number_ == 0 && !enter(from)) break;
       if (from.is_stream()) {
-        detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_)];
-        if (fill(from, chunk)) {
-          if (number_ == 0)
-            layouts_[static_cast<std::size_t>(source_)] =
-                format_.detect(detail::head_line(chunk.lines, options_.longest_line));
-          chunk.source = source_;
-          chunk.number = number_++;
-          ++filled_;
-        } else {
-          from.close();
-          ++source_;
-          number_ = 0;
+        if (fill(from)) {
+          const std::string_view begin(chunks_.front().buffer.data(), static_cast<std::size_t>(held_));
+          const status s = number_ == 0 ? detail::expect_text(begin) : status();
+          if (s.ok()) {
+            share_out();
+            break;
+          }
+          stream_end_ = s;
         }
+        if (!stream_end_) late_fault_.emplace(stream_end_, from.name());
+        from.close();
+        ++source_;
+        number_ = 0;
         continue;
       }
       if (number_ * options_.chunk_bytes >= from.size()) {
@@ -259,6 +285,11 @@ class batch_reader {
     return true;
   }
 
+  [[nodiscard]] bool stream_is_next() const noexcept {
+    return source_ < static_cast<index_t>(sources_.size()) &&
+           sources_[static_cast<std::size_t>(source_)].is_stream();
+  }
+
   void close_through(index_t last) {
     for (; closed_ <= last && closed_ < static_cast<index_t>(sources_.size()); ++closed_) {
       sources_[static_cast<std::size_t>(closed_)].close();
@@ -276,8 +307,9 @@ class batch_reader {
     };
     if (const status s = from.open(); !s) return fail(s);
     if (from.is_stream()) {
-      carried_ = 0;
+      held_ = parsed_ = 0;
       stream_ended_ = in_long_line_ = false;
+      stream_end_ = {};
       return true;
     }
     std::string_view head = from.text();
@@ -294,67 +326,95 @@ class batch_reader {
       if (head.find('\n', static_cast<std::size_t>(held)) != std::string_view::npos) break;
       held = wanted;
     }
+    if (const status s = detail::expect_text(head); !s) return fail(s);
     layouts_[static_cast<std::size_t>(source_)] =
         format_.detect(detail::head_line(head, options_.longest_line));
     return true;
   }
 
-  /// Reads the next lines of a stream; false at its end. The begin of the line behind them is carried over.
-  bool fill(detail::text_source& from, detail::text_chunk& chunk) {
-    if (stream_ended_ && carried_ == 0) return false;
-    detail::grow_array<char>& buffer = chunk.buffer;
-    chunk.after_lines = {};
-    const auto end_with = [&](const status& why) {
-      chunk.after_lines = why;
+  /// Reads the next lines of a stream: those that have arrived, at least one; false at its end. They are the
+  /// first parsed_ of the held_ bytes in the first chunk's buffer; the rest, the begin of a line, is kept.
+  bool fill(detail::text_source& from) {
+    if (stream_ended_) return false;
+    detail::grow_array<char>& buffer = chunks_.front().buffer;
+    held_ -= parsed_;
+    if (held_ > 0 && parsed_ > 0) {
+      std::memmove(buffer.data(), buffer.data() + parsed_, static_cast<std::size_t>(held_));
+    }
+    parsed_ = 0;
+    const index_t flight = options_.chunk_bytes * static_cast<index_t>(chunks_.size());
+    const index_t too_long = detail::head_bytes(options_.longest_line);
+    const auto end_with = [this](const status& why) {
+      stream_end_ = why;
       stream_ended_ = true;
     };
-    constexpr status no_room(errc::out_of_memory,
-                             "the memory resource must provide room for text (it refused)");
-    index_t held = std::exchange(carried_, 0);
-    index_t stop = 0;  // where the last line ends
-    if (!buffer.reserve(held + options_.chunk_bytes, 0)) {
-      end_with(no_room);
-      held = 0;
-    }
-    if (held > 0) std::memcpy(buffer.data(), carry_.data(), static_cast<std::size_t>(held));
-    for (index_t wanted = options_.chunk_bytes; stop == 0; wanted = 2 * held + options_.chunk_bytes) {
-      const index_t searched = held;
-      if (!stream_ended_ && !buffer.reserve(wanted, held)) end_with(no_room);
-      while (!stream_ended_ && held < wanted) {
-        index_t got = 0;
-        const status s = from.read_on(buffer.data() + held, wanted - held, got);
-        if (!s || got == 0) end_with(s);
-        if (in_long_line_) {  // its begin was delivered, and was too long
-          const std::string_view more(buffer.data(), static_cast<std::size_t>(got));
-          const std::size_t end = more.find('\n');
-          if (end == std::string_view::npos) continue;
-          in_long_line_ = false;
-          got -= static_cast<index_t>(end) + 1;
-          std::memmove(buffer.data(), buffer.data() + end + 1, static_cast<std::size_t>(got));
+    using clock = std::chrono::steady_clock;
+    clock::time_point due;  // when the lines are parsed even if more arrive
+    while (!stream_ended_) {
+      if (parsed_ == 0 && held_ >= too_long) {  // the format refuses it
+        in_long_line_ = true;
+        parsed_ = held_;
+        break;
+      }
+      if (parsed_ > 0 && (held_ >= flight || !from.ready(detail::stream_gap) || clock::now() >= due)) break;
+      if (held_ == room_) {
+        const index_t wanted =
+            (std::min)((std::max)(2 * room_, options_.chunk_bytes), (std::max)(flight, too_long));
+        if (!buffer.reserve(wanted, held_)) {
+          if (parsed_ > 0) break;
+          end_with({errc::out_of_memory, "the memory resource must provide room for text (it refused)"});
+          break;
         }
-        held += got;
+        room_ = wanted;
+      }
+      index_t got = 0;
+      const status s = from.read_on(buffer.data() + held_, room_ - held_, got);
+      if (!s || got == 0) {
+        end_with(s);
+        break;
+      }
+      if (in_long_line_) {  // its begin was delivered, and was too long; nothing else is held
+        const std::size_t end = std::string_view(buffer.data(), static_cast<std::size_t>(got)).find('\n');
+        if (end == std::string_view::npos) continue;
+        in_long_line_ = false;
+        got -= static_cast<index_t>(end) + 1;
+        std::memmove(buffer.data(), buffer.data() + end + 1, static_cast<std::size_t>(got));
       }
       const std::size_t last =
-          std::string_view(buffer.data() + searched, static_cast<std::size_t>(held - searched)).rfind('\n');
+          std::string_view(buffer.data() + held_, static_cast<std::size_t>(got)).rfind('\n');
       if (last != std::string_view::npos) {
-        stop = searched + static_cast<index_t>(last) + 1;
-      } else if (stream_ended_) {
-        if (chunk.after_lines.ok()) stop = held;  // the last line has no end
-        break;
-      } else if (held > options_.longest_line + 4) {  // with a byte order mark and a carriage return
-        in_long_line_ = true;
-        stop = held;
+        if (parsed_ == 0) due = clock::now() + detail::stream_delay;
+        parsed_ = held_ + static_cast<index_t>(last) + 1;
       }
+      held_ += got;
     }
-    chunk.lines = {buffer.data(), static_cast<std::size_t>(stop)};
-    if (!chunk.after_lines.ok() || stop == held) return stop > 0 || !chunk.after_lines.ok();
-    if (!carry_.reserve(held - stop, 0)) {
-      end_with(no_room);
-      return true;
+    if (stream_ended_ && stream_end_.ok()) parsed_ = held_;  // the last line has no end
+    return parsed_ > 0;
+  }
+
+  /// Gives those lines to chunks, about as many bytes to each.
+  void share_out() {
+    const char* const text = chunks_.front().buffer.data();
+    if (number_ == 0) {
+      layouts_[static_cast<std::size_t>(source_)] =
+          format_.detect(detail::head_line({text, static_cast<std::size_t>(parsed_)}, options_.longest_line));
     }
-    std::memcpy(carry_.data(), buffer.data() + stop, static_cast<std::size_t>(held - stop));
-    carried_ = held - stop;
-    return true;
+    const index_t pieces =
+        (std::min)((parsed_ - 1) / options_.chunk_bytes + 1, static_cast<index_t>(chunks_.size()));
+    const index_t least = (parsed_ - 1) / pieces + 1;  // bytes of all but the last
+    for (index_t begin = 0; begin < parsed_;) {
+      index_t end = parsed_;
+      if (parsed_ - begin > least) {
+        const index_t from = begin + least - 1;
+        const void* found = std::memchr(text + from, '\n', static_cast<std::size_t>(parsed_ - from));
+        if (found != nullptr) end = static_cast<const char*>(found) - text + 1;
+      }
+      detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_++)];
+      chunk.lines = {text + begin, static_cast<std::size_t>(end - begin)};
+      chunk.source = source_;
+      chunk.number = number_++;
+      begin = end;
+    }
   }
 
   void load(detail::text_chunk& chunk) const {
@@ -379,7 +439,6 @@ class batch_reader {
       }
     }
     chunk.state = format_.parse(layout, text, chunk.rows, chunk.log);
-    if (from.is_stream() && chunk.state.ok()) chunk.state = chunk.after_lines;
   }
 
   /// Copies rows of parsed chunks to the batch, until it has max_rows.
@@ -421,8 +480,11 @@ class batch_reader {
   void count(detail::text_chunk& chunk) {
     chunk.counted = true;
     if (chunk.number == 0) lines_ = 0;
-    const std::string& name = sources_[static_cast<std::size_t>(chunk.source)].name();
-    if (chunk.state.code() == errc::parse_error) {
+    const detail::text_source& source = sources_[static_cast<std::size_t>(chunk.source)];
+    const std::string& name = source.name();
+    if (chunk.state.code() == errc::parse_error && source.became_shorter()) {
+      chunk_fault_.emplace(detail::shorter_file, name);
+    } else if (chunk.state.code() == errc::parse_error) {
       chunk_fault_ = detail::in_text(chunk.state, name, lines_);
     } else if (!chunk.state) {
       chunk_fault_.emplace(chunk.state, name);
@@ -431,6 +493,7 @@ class batch_reader {
       skipped_ += chunk.log.rejected();
     }
     lines_ += chunk.log.lines();
+    ignored_ += chunk.log.ignored();
   }
 
   Format format_;
@@ -451,10 +514,12 @@ class batch_reader {
   index_t closed_ = 0;  // sources closed so far
   index_t lines_ = 0;   // lines of the current source before the head
   index_t skipped_ = 0;
+  index_t ignored_ = 0;
   index_t rows_ = 0;
-  std::shared_ptr<detail::locked_resource> memory_;  // of the chunks
-  detail::grow_array<char> carry_;                   // of a stream: the begin of its next line
-  index_t carried_ = 0;                              // bytes of that
+  index_t room_ = 0;    // of a stream: bytes of the buffer that are used
+  index_t held_ = 0;    // bytes in it
+  index_t parsed_ = 0;  // of those, in lines that chunks have
+  status stream_end_;   // what ended it
   bool stream_ended_ = false;
   bool in_long_line_ = false;  // the stream's next bytes belong to a line that was too long
 };
@@ -499,6 +564,21 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
   }
   return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
                              std::move(sources), options);
+}
+
+/// The same, for a call without an executor: it does not compile, and the message has the right one.
+template <TextFormat Format>
+auto read_files(Format, std::vector<std::string>, const reader_options& = {}) {
+  static_assert(detail::always_false<Format>,
+                "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
+                "a thread_pool pool; or an inline_executor, which parses in the caller.");
+}
+/// The same, for the paths before the format.
+template <TextFormat Format>
+auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
+  static_assert(detail::always_false<Format>,
+                "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
+                "a thread_pool pool; or an inline_executor, which parses in the caller.");
 }
 
 /// A reader of text in memory, which is parsed in place. The file of a fault is "<text>".

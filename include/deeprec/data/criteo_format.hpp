@@ -5,10 +5,12 @@
 //   labels    dense (B, 13)    26 features of one id: hash_bucket(hash_bytes(token, feature), rows[feature])
 //
 // With the option bucket a function of the caller computes the rows instead. A missing token is hashed as the
-// empty string; a missing integer becomes missing_dense. A header is skipped, and so is the Id column that it
-// may name first. CR before the line end and empty lines are ignored. Rows to predict may lack the label:
-// label_column.
-// Not here: CSV quoting ("" alone is understood, as a missing value), feature scaling.
+// empty string; a missing integer becomes missing_dense. A header is skipped unread, also one of column
+// numbers as pandas writes it (0, 1, 2 ... or 1, 2, 3 ...), and so is the Id column that it may name first: the
+// order of the columns is always the one above. CR before the line end and empty lines are ignored. Rows to
+// predict may lack the label: label_column.
+// Not here: CSV quoting. "" alone is understood, as a missing value; any other field in quotes makes its line
+// malformed (a token of six characters where the first line has such a field too). Feature scaling.
 #pragma once
 
 #include <algorithm>
@@ -69,6 +71,7 @@ struct criteo_format {
   struct layout {
     char delimiter = '\t';
     bool has_header = false;
+    bool has_quotes = false;  ///< fields of the first line are in quotes
     int id_columns = 0;
     int label_columns = 1;
   };
@@ -103,7 +106,8 @@ struct criteo_format {
 
   /// The layout of a file with this first line. A header is a line with the right number of fields
   /// of which those for the label and the integers are neither empty nor numbers: a line of data
-  /// with a broken label is a fault, not a header. label_column::by_fields: a line of neither number of
+  /// with a broken label is a fault, not a header. Numbers that count the fields from 0 or 1 are a header
+  /// too. label_column::by_fields: a line of neither number of
   /// fields counts as one with a label.
   ///
   /// @cost    O(line)
@@ -117,14 +121,23 @@ struct criteo_format {
                       : first_line.empty()                              ? '\t'
                                                                         : ',';
     const auto separators = std::count(first_line.begin(), first_line.end(), found.delimiter);
-    index_t names = 0;  // leading fields that are neither empty nor numbers
+    index_t names = 0;    // leading fields that are neither empty nor numbers
+    index_t counted = 0;  // leading fields that are 0, 1, 2 ... or 1, 2, 3 ...
     std::string_view rest = first_line;
     for (index_t f = 0; f <= separators; ++f) {
       const std::string_view field = rest.substr(0, rest.find(found.delimiter));
       float number = 0;
-      if (detail::criteo_missing(field) || detail::parse_float(field, number) == nullptr) break;
-      ++names;
+      const bool is_number = detail::parse_float(field, number) == nullptr;
+      const index_t from_one = first_line.starts_with('1') ? 1 : 0;
+      counted += is_number && number == static_cast<float>(f + from_one) ? 1 : 0;
+      names += !is_number && !detail::criteo_missing(field) ? 1 : 0;
+      if (names != f + 1 && counted != f + 1) break;
       rest.remove_prefix((std::min)(field.size() + 1, rest.size()));
+    }
+    const bool all_counted = counted == separators + 1;
+    for (std::size_t at = 0, stop = 0; at <= first_line.size(); at = stop + 1) {
+      stop = (std::min)(first_line.find(found.delimiter, at), first_line.size());
+      found.has_quotes |= detail::criteo_quoted(first_line.substr(at, stop - at)) != nullptr;
     }
     const std::string_view head = first_line.substr(0, first_line.find(found.delimiter));
     const bool id_named = head == "Id" || head == "id" || head == "ID" || head == "\"Id\"" ||
@@ -134,7 +147,7 @@ struct criteo_format {
     const bool label_lacks = labels == label_column::absent ||
                              (labels == label_column::by_fields && separators + 1 == columns + with_id);
     found.label_columns = label_lacks ? 0 : 1;
-    found.has_header = names >= detail::criteo_dense + found.label_columns &&
+    found.has_header = (names >= detail::criteo_dense + found.label_columns || all_counted) &&
                        separators + 1 == columns + found.label_columns + with_id;
     found.id_columns = found.has_header || ids == id_column::present ? with_id : 0;
     return found;
@@ -163,6 +176,7 @@ struct criteo_format {
     plan.delimiter = file_layout.delimiter;
     plan.tokens = tokens == token_use::as_is ? detail::criteo_tokens::as_is
                   : bucket != nullptr        ? detail::criteo_tokens::by_function
+                  : file_layout.has_quotes   ? detail::criteo_tokens::hashed_one_by_one
                                              : detail::criteo_tokens::hashed;
     plan.bucket = bucket;
     // In pieces: room is reserved for the most rows that a piece can hold.

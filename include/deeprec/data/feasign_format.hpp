@@ -5,8 +5,10 @@
 //   │   └───────────────────┘ └──────────────────────┬──────────────────────┘
 //   label (it is slot 1)   slot 3: one key        slot 29: two keys
 //
-// Slots come in any order and any number of times; a slot that the format doesn't list is ignored,
-// and one that a line lacks is an empty bag. Fields are separated by spaces or tabs.
+// Slots come in any order and any number of times; a slot that the format doesn't list is ignored and
+// counted, and one that a line lacks is an empty bag. Fields are separated by spaces or tabs. A line of
+// slot:feasign is malformed where that shows: none of its slots is listed, and each of its feasigns, two or
+// more, is.
 // Not here: the padding key 0 that PaddleRec puts into empty slots.
 #pragma once
 
@@ -116,6 +118,9 @@ class feasign_format {
         if (i == 0) label = number;
       }
       bool labelled = label_slot < 0 || label_fields > 0;
+      const std::string_view first = field;
+      index_t kept = 0, ignored = 0,
+              swapped = 0;  // fields; of the ignored ones those that may be slot:feasign
       for (; !field.empty(); field = fields.next()) {
         const std::size_t colon = field.find(':');
         if (colon == std::string_view::npos) {
@@ -137,7 +142,13 @@ class feasign_format {
           continue;
         }
         const std::int32_t slot = number < slot_of_.size() ? slot_of_[number] : -1;
-        if (slot < 0) continue;
+        if (slot < 0) {
+          ++ignored;
+          const bool is_slot = key < slot_of_.size() && slot_of_[key] >= 0;
+          swapped += is_slot || (label_slot >= 0 && key == static_cast<std::uint64_t>(label_slot)) ? 1 : 0;
+          continue;
+        }
+        ++kept;
         if (bucket != nullptr) {
           char digits[20];  // of 2^64 - 1
           const char* const end = std::to_chars(digits, digits + 20, key).ptr;
@@ -155,9 +166,14 @@ class feasign_format {
         }
         if (!batch.push_id(slot, static_cast<std::int64_t>(key))) return detail::no_room_for_rows;
       }
+      if (kept == 0 && swapped > 1 && swapped == ignored) {
+        return detail::bad_field(line, first,
+                                 "slot:feasign: no slot is listed, each feasign is. Fix: feasign:slot");
+      }
       if (!labelled) {
         return detail::bad_field(line, line.substr(line.size()), "the line has no label");
       }
+      log.count_ignored(ignored);
       return {};
     };
     return detail::for_each_row(text, batch, log, parse_row);

@@ -8,6 +8,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -19,10 +20,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The decompressed text of a gzip file, of all its members. Zeros after the last one are ignored.
+/// The decompressed text of a gzip file, of all its members. Zeros and line ends behind one are ignored.
 ///
 /// @threads one thread at a time
-/// @error   read: io_error for what is truncated, corrupt (by gzip's own checksum) or no gzip file
+/// @error   read: io_error for what is truncated, corrupt (by gzip's own checksum), followed by other bytes, or
+///          no gzip file
 class gzip_stream final : public text_stream {
  public:
   explicit gzip_stream(std::string path) : file_(std::move(path)) {}
@@ -36,25 +38,28 @@ class gzip_stream final : public text_stream {
     if (::inflateInit2(&engine_, gzip_only) != Z_OK) {
       return {errc::out_of_memory, "memory must provide room for zlib (it refused)"};
     }
-    ready_ = true;
-    in_member_ = true;
+    has_engine_ = true;
+    begun_ = in_member_ = has_more_ = false;
     return {};
   }
   [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
     got = 0;
     while (got == 0) {
-      std::string_view from;
-      if (const status s = file_.peek(from); !s) return s;
+      std::string_view from = file_.held();
+      if (!has_more_) {
+        if (const status s = file_.peek(from); !s) return s;
+      }
       if (!in_member_) {
-        if (from.empty()) return {};
-        if (from[0] == '\0') {
+        if (from.empty()) return begun_ ? status() : detail::truncated_text;
+        if (begun_ && detail::is_padding(from[0])) {
           file_.drop(1);
           continue;
         }
+        if (from[0] != '\x1f') return begun_ ? detail::followed_text : detail::other_kind(from);
         if (::inflateReset(&engine_) != Z_OK) return detail::corrupt_text;
-        in_member_ = true;
+        begun_ = in_member_ = true;
       }
-      if (from.empty()) return detail::truncated_text;
+      if (from.empty() && !has_more_) return detail::truncated_text;
       engine_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(from.data()));  // read only
       engine_.avail_in = static_cast<uInt>(from.size());
       engine_.next_out = reinterpret_cast<Bytef*>(to);
@@ -62,7 +67,9 @@ class gzip_stream final : public text_stream {
       const uInt room = engine_.avail_out;
       const int done = ::inflate(&engine_, Z_NO_FLUSH);
       if (done == Z_MEM_ERROR) return {errc::out_of_memory, "memory must provide room for zlib (it refused)"};
-      if (done != Z_OK && done != Z_STREAM_END) return detail::corrupt_text;
+      const bool waits = done == Z_BUF_ERROR && std::exchange(has_more_, false);
+      if (done != Z_OK && done != Z_STREAM_END && !waits) return detail::corrupt_text;
+      has_more_ = done == Z_OK && engine_.avail_out == 0;
       file_.drop(from.size() - engine_.avail_in);
       got = static_cast<index_t>(room - engine_.avail_out);
       if (done == Z_STREAM_END) in_member_ = false;
@@ -70,15 +77,20 @@ class gzip_stream final : public text_stream {
     return {};
   }
   void close() noexcept override {
-    if (std::exchange(ready_, false)) ::inflateEnd(&engine_);
+    if (std::exchange(has_engine_, false)) ::inflateEnd(&engine_);
     file_.close();
+  }
+  [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept override {
+    return has_more_ || file_.ready(most);
   }
 
  private:
   detail::compressed_bytes file_;
   z_stream engine_{};
-  bool ready_ = false;
+  bool has_engine_ = false;
+  bool begun_ = false;  // the first member
   bool in_member_ = false;
+  bool has_more_ = false;  // the last read() had no room for all of its text
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

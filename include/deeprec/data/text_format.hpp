@@ -19,6 +19,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -56,10 +57,13 @@ class line_log {
     return policy_ == malformed::drop;
   }
   void count_lines(index_t more) noexcept { lines_ += more; }
+  /// Counts fields of good lines that the format was not told to keep.
+  void count_ignored(index_t more) noexcept { ignored_ += more; }
 
   /// Lines seen, the bad ones included.
   [[nodiscard]] index_t lines() const noexcept { return lines_; }
   [[nodiscard]] index_t rejected() const noexcept { return rejected_; }
+  [[nodiscard]] index_t ignored() const noexcept { return ignored_; }
   /// The first bad line. @pre rejected() > 0
   [[nodiscard]] const status& first() const noexcept { return first_; }
   [[nodiscard]] malformed policy() const noexcept { return policy_; }
@@ -70,6 +74,7 @@ class line_log {
   status first_;
   index_t lines_ = 0;
   index_t rejected_ = 0;
+  index_t ignored_ = 0;
   index_t longest_line_;
   malformed policy_;
 };
@@ -177,6 +182,7 @@ struct parse_options {
 struct parsed_text {
   index_t rows = 0;
   index_t skipped_lines = 0;
+  index_t ignored_fields = 0;  ///< of slots that a feasign_format doesn't list
   std::optional<fault> first_skipped;
 };
 
@@ -186,13 +192,15 @@ struct parsed_text {
 /// @post    on a fault the batch is empty
 /// @cost    one pass over the text; allocates when the batch must grow
 /// @threads reentrant; needs exclusive access to the batch
-/// @error   parse_error with the first bad line (not with malformed::drop), unsupported (the options
-///          contradict each other), out_of_memory
+/// @error   parse_error with the first bad line (not with malformed::drop), or without a line where it is no
+///          text but compressed, an archive or the like; unsupported (the options contradict each other),
+///          out_of_memory
 template <TextFormat Format, class = detail::unit>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
                                const parse_options& options = {}) {
   if (const status s = format.check(); !s) return s;
   batch.reshape(format.shape());
+  if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
   const std::string_view all = text.substr(detail::byte_order_mark(text));
   const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
   std::string_view body = all;
@@ -210,6 +218,7 @@ result<parsed_text> parse_text(const Format& format, std::string_view text, spar
   if (log.rejected() > 0) done.first_skipped.emplace(log.first(), "<text>");
   done.rows = batch.rows();
   done.skipped_lines = log.rejected();
+  done.ignored_fields = log.ignored();
   return done;
 }
 

@@ -9,9 +9,11 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -22,11 +24,13 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/detail/io_refusal.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What read_stream() reads from. A class of one's own overrides these three.
+/// What read_stream() reads from. A class of one's own overrides open, read and close, and ready where it can
+/// tell.
 ///
 /// @threads one thread at a time
 class text_stream {
@@ -46,9 +50,20 @@ class text_stream {
   /// @error io_error, out_of_memory
   [[nodiscard]] virtual status read(char* to, index_t bytes, index_t& got) noexcept = 0;
   virtual void close() noexcept = 0;
+  /// Whether read() would return at once, waited for no longer than `most`: bytes, the end or a fault have
+  /// arrived. While it is true, a reader reads on; else it parses the lines that it has. A class that can't
+  /// tell returns false: then each read() that gives a whole line is parsed alone.
+  ///
+  /// @pre   open() was a success
+  /// @error none
+  [[nodiscard]] virtual bool ready(std::chrono::milliseconds most) noexcept {
+    (void)most;
+    return false;
+  }
 };
 
-/// A file, a pipe or a device, read as it is. open() opens it by its path; a descriptor is taken over.
+/// A file, a pipe or a device, read as it is. open() opens it by its path; a descriptor is taken over. A pipe
+/// gets room for 1 MB, where the system grants it.
 ///
 /// @threads one thread at a time
 class file_stream final : public text_stream {
@@ -63,18 +78,26 @@ class file_stream final : public text_stream {
     if (path_.empty()) {
       if (begun_) return {errc::io_error, "can be read only once"};
       begun_ = true;
-      return {};
+    } else {
+      close();
+      do {
+        descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+      } while (descriptor_ < 0 && errno == EINTR);
+      if (descriptor_ < 0) return detail::io_refusal(errno);
     }
-    close();
-    do {
-      descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    } while (descriptor_ < 0 && errno == EINTR);
-    return descriptor_ < 0 ? detail::io_refusal(errno) : status();
+#if defined(F_SETPIPE_SZ)
+    (void)::fcntl(descriptor_, F_SETPIPE_SZ, pipe_bytes);  // a larger pipe wakes both ends less often
+#endif
+    return {};
   }
   [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
     for (;;) {
       const ssize_t n = ::read(descriptor_, to, static_cast<std::size_t>(bytes));
       if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) {  // the other end made the descriptor one that doesn't wait
+        (void)ready(std::chrono::milliseconds(-1));
+        continue;
+      }
       got = n < 0 ? 0 : static_cast<index_t>(n);
       return n < 0 ? detail::io_refusal(errno) : status();
     }
@@ -82,8 +105,14 @@ class file_stream final : public text_stream {
   void close() noexcept override {
     if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
   }
+  /// The same, for `most` below 0 without a limit.
+  [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept override {
+    pollfd end{descriptor_, POLLIN, 0};
+    return ::poll(&end, 1, static_cast<int>(most.count())) > 0;
+  }
 
  private:
+  static constexpr int pipe_bytes = 1 << 20;
   std::string path_;
   int descriptor_ = -1;
   bool begun_ = false;
@@ -114,6 +143,11 @@ class compressed_bytes {
     return {};
   }
   void drop(std::size_t bytes) noexcept { held_.remove_prefix(bytes); }
+  /// What peek() has.
+  [[nodiscard]] std::string_view held() const noexcept { return held_; }
+  [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept {
+    return !held_.empty() || file_.ready(most);
+  }
 
  private:
   static constexpr index_t block_bytes = index_t{1} << 17;
@@ -124,6 +158,15 @@ class compressed_bytes {
 
 inline constexpr status truncated_text(errc::io_error, "the compressed text is truncated");
 inline constexpr status corrupt_text(errc::io_error, "the compressed text is corrupt");
+inline constexpr status followed_text(errc::io_error, "the compressed text is followed by other bytes");
+
+/// Why this is no begin of a compressed text.
+inline status other_kind(std::string_view begin) noexcept {
+  const char* const reason = kind_beside_text(begin);
+  return reason == nullptr ? corrupt_text : status(errc::io_error, reason);
+}
+/// What may follow a compressed text: the padding of a tape or of echo.
+inline constexpr bool is_padding(char c) noexcept { return c == '\0' || c == '\n' || c == '\r'; }
 
 }  // namespace detail
 

@@ -8,6 +8,7 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -20,10 +21,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The decompressed text of a zstd file, of all its frames.
+/// The decompressed text of a zstd file, of all its frames. Zeros and line ends behind one are ignored.
 ///
 /// @threads one thread at a time
-/// @error   read: io_error for what is truncated, corrupt, no zstd file, or made with a window above 128 MB
+/// @error   read: io_error for what is truncated, corrupt, followed by other bytes, no zstd file, or made with a
+///          window above 128 MB
 class zstd_stream final : public text_stream {
  public:
   explicit zstd_stream(std::string path) : file_(std::move(path)) {}
@@ -33,27 +35,42 @@ class zstd_stream final : public text_stream {
     if (!engine_) engine_.reset(::ZSTD_createDCtx());
     if (!engine_) return {errc::out_of_memory, "memory must provide room for zstd (it refused)"};
     ::ZSTD_DCtx_reset(engine_.get(), ZSTD_reset_session_only);
-    in_frame_ = false;
+    begun_ = in_frame_ = has_more_ = false;
     return {};
   }
   [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
     got = 0;
     while (got == 0) {
-      std::string_view from;
-      if (const status s = file_.peek(from); !s) return s;
-      if (from.empty() && !in_frame_) return {};
+      std::string_view from = file_.held();
+      if (!has_more_) {
+        if (const status s = file_.peek(from); !s) return s;
+        if (from.empty() && !in_frame_) return {};
+        if (begun_ && !in_frame_ && detail::is_padding(from[0])) {
+          file_.drop(1);
+          continue;
+        }
+      }
       ZSTD_inBuffer in{from.data(), from.size(), 0};
       ZSTD_outBuffer out{to, static_cast<std::size_t>(bytes), 0};
       const std::size_t left = ::ZSTD_decompressStream(engine_.get(), &out, &in);
-      if (::ZSTD_isError(left) != 0) return refusal(::ZSTD_getErrorCode(left));
+      if (::ZSTD_isError(left) != 0) {
+        const bool at_begin = !in_frame_ && ::ZSTD_getErrorCode(left) == ZSTD_error_prefix_unknown;
+        if (at_begin) return begun_ ? detail::followed_text : detail::other_kind(from);
+        return refusal(::ZSTD_getErrorCode(left));
+      }
       file_.drop(in.pos);
       got = static_cast<index_t>(out.pos);
       in_frame_ = left != 0;
-      if (from.empty() && got == 0 && in_frame_) return detail::truncated_text;
+      begun_ = begun_ || !in_frame_;
+      const bool had_more = std::exchange(has_more_, in_frame_ && out.pos == out.size);
+      if (from.empty() && !had_more && got == 0 && in_frame_) return detail::truncated_text;
     }
     return {};
   }
   void close() noexcept override { file_.close(); }
+  [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept override {
+    return has_more_ || file_.ready(most);
+  }
 
  private:
   struct release {
@@ -69,7 +86,9 @@ class zstd_stream final : public text_stream {
 
   detail::compressed_bytes file_;
   std::unique_ptr<ZSTD_DCtx, release> engine_;
+  bool begun_ = false;  // the first frame was read
   bool in_frame_ = false;
+  bool has_more_ = false;  // the last read() had no room for all of its text
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -63,28 +63,33 @@ void dice_for_pieces(const Context& ctx, index_t rows, double ns, const Sum& sum
   });
 }
 
-/// Mean and variance of the columns of x; of no rows: 0.
+/// Mean and variance of the columns of x; of no rows: 0. The second pass measures from the mean of the first,
+/// and takes what that is off by out of the variance too: left in, it would be all of the variance of a
+/// column of one value.
 template <class Context, class = unit>
 void dice_batch_statistics(const Context& ctx, matrix_view<const float> x,
                            const dice_statistics<>& statistics) {
   const index_t rows = x.extent(0), piece = dice_piece(rows), pieces = (rows + piece - 1) / piece;
   const double count = static_cast<double>((std::max)(rows, index_t{1}));
-  dice_partials<1> partial;
+  dice_partials<2> partial;
   for (index_t first = 0; first < x.extent(1); first += dice_panel) {
     const index_t width = (std::min)(dice_panel, x.extent(1) - first);
     float* const mean = statistics.mean.data() + first;
     float* const variance = statistics.variance.data() + first;
     const double ns = ns_of_bytes(*ctx.tuning, capped_product(rows, width) * index_t{sizeof(float)});
-    detail::dice_for_pieces(ctx, rows, ns, [&](auto region, index_t row, index_t n, index_t i) {
-      sum_columns(region, x.row(row) + first, x.stride(0), n, width, partial.of[0][i]);
-    });
-    for (index_t j = 0; j < width; ++j)
-      mean[j] = static_cast<float>(detail::dice_total(partial, 0, j, pieces) / count);
-    detail::dice_for_pieces(ctx, rows, ns, [&](auto region, index_t row, index_t n, index_t i) {
-      sum_squares(region, mean, {x.row(row) + first, x.stride(0)}, n, width, partial.of[0][i]);
-    });
-    for (index_t j = 0; j < width; ++j)
-      variance[j] = static_cast<float>(detail::dice_total(partial, 0, j, pieces) / count);
+    std::fill_n(mean, width, 0.0F);
+    for (int pass = 0; pass < 2; ++pass) {
+      detail::dice_for_pieces(ctx, rows, ns, [&](auto region, index_t row, index_t n, index_t i) {
+        sum_distances(region, mean, {x.row(row) + first, x.stride(0)}, n, width, partial.of[0][i],
+                      partial.of[1][i]);
+      });
+      for (index_t j = 0; j < width; ++j) {
+        const double off = detail::dice_total(partial, 0, j, pieces) / (count * double{dice_shrink});
+        mean[j] = static_cast<float>(static_cast<double>(mean[j]) + off);
+        variance[j] = static_cast<float>(
+            (std::max)(detail::dice_total(partial, 1, j, pieces) / count - off * off, 0.0));
+      }
+    }
   }
 }
 
@@ -99,9 +104,10 @@ void dice_batch_statistics(const Context& ctx, matrix_view<const float> x,
 /// @post     every element of y is written. With dice_mode::batch mean and variance as well: those of the
 ///           columns of x, the sum of squares divided by N; 0 where N is 0. dice_mode::fixed only reads them
 /// @numerics float, sums in pieces of 64 rows, added in an order that depends on N only: the mean errs by at
-///           most (64 + N / 2048 + 4) u mean|x|, u = 2^-24; p by 4 (1 + |u|) u. The same bits for any number
-///           of threads, not on every ISA
-/// @cost     O(N D): with dice_mode::batch x is read three times; no allocation, 16 KB of stack
+///           most u |mean| + (64 + N / 2048 + 4) u mean|x - mean| + 2^-125, u = 2^-24, so it is the value of
+///           a column of one value; p by 4 (1 + |u|) u. The same bits for any number of threads, not on every
+///           ISA
+/// @cost     O(N D): with dice_mode::batch x is read three times; no allocation, 32 KB of stack
 /// @threads  reentrant; concurrent calls are safe where what they write shares no byte
 /// @error    shape_mismatch naming the operand; invalid_value where epsilon is not positive. On an error
 ///           nothing is written

@@ -1,6 +1,6 @@
-// Binary cross entropy of logits: the loss of click models, without overflow for any finite logit.
+// Binary cross entropy of logits: the loss of click models, without overflow for any logit.
 //
-//   p = 1 / (1 + exp(-z))     loss = mean of  max(z, 0) - z y + log(1 + exp(-|z|))
+//   p = 1 / (1 + exp(-z))     loss = mean of  |z| d + log(1 + exp(-|z|))      d = y where z < 0, else 1 - y
 //                             d loss / d z  = (p - y) / B
 //
 // With a weight w for each sample: the mean of w times the loss, d loss / d z = w (p - y) / B. The divisor
@@ -35,12 +35,14 @@ namespace detail {
 
 /// Cross entropy of one logit against a label in [0, 1], in double.
 ///
-/// @numerics never overflows for a finite logit
+/// @numerics never overflows for a finite logit; an infinite one gives 0 where the label is wholly on its
+///           side, else infinity
 /// @cost     one exp, one log1p
 /// @threads  reentrant
 /// @error    none
 DEEPREC_INLINE double logistic_loss_of(double logit, double label) noexcept {
-  return (std::max)(logit, 0.0) - logit * label + std::log1p(std::exp(-std::abs(logit)));
+  const double size = std::abs(logit), away = logit < 0 ? label : 1 - label;
+  return (away == 0 ? 0 : size * away) + std::log1p(std::exp(-size));
 }
 
 /// Rows are cut into 64 pieces at most, whose bounds depend on the number of rows only.
@@ -132,7 +134,8 @@ status logistic_loss_backward_in(const context<E>& ctx, matrix_view<const float>
 /// @dtype    float; the loss double
 /// @space    host
 /// @post     loss is NaN where B = 0
-/// @numerics double, at most 64 partial sums over consecutive rows, added in order
+/// @numerics double, at most 64 partial sums over consecutive rows, added in order. An infinite logit adds 0
+///           where its label is wholly on its side, else infinity; NaN makes the loss NaN
 /// @cost     O(B), two transcendental functions a row
 /// @threads  thread-safe; the same bits for any number of workers
 /// @error    shape_mismatch

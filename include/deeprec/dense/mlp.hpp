@@ -1,7 +1,7 @@
 // A stack of fully connected layers with ReLU between them: owns weights and their casts, gradients,
 // activations and the optimizer's state.
 //
-//   mlp<> tower({479, 64, 1}, mlp_output::linear, counter_rng(seed));
+//   mlp<> tower({479, 64, 1});               or ({479, 64, 1}, mlp_output::relu, counter_rng(seed), ...)
 //   tower.forward(pool, x);                  x ─> [W0 relu] ─> [W1] ─> tower.output()
 //   tower.backward(pool, gradient);          tower.input_gradient() <─ ... <─ gradient
 //   tower.step(pool, adagrad{.learning_rate = 0.01F});
@@ -17,6 +17,7 @@
 #include <memory>
 #include <memory_resource>
 #include <new>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -105,6 +106,9 @@ class mlp {
     }
     make_operands();
   }
+  /// A linear output, and weights of one seed: the other arguments have their defaults.
+  explicit mlp(std::vector<index_t> sizes, std::uint64_t seed = 0)
+      : mlp(std::move(sizes), mlp_output::linear, counter_rng(seed)) {}
   mlp(mlp&&) noexcept = default;  // moves the memory resource too, so views stay valid
   /// Takes over the other stack, and keeps its own memory resource.
   ///
@@ -132,19 +136,19 @@ class mlp {
 
   [[nodiscard]] const mlp_precision& precision() const noexcept { return precision_; }
 
-  /// Weights of layer l (O,I) and its bias (1,O); writable, for loading and averaging. Such a view may be
-  /// written at any time, so from then on weights are cast again in every forward pass, until
-  /// weights_settled().
-  [[nodiscard]] matrix_view<float> weights(int l) noexcept {
+  /// Weights of layer l (O,I) and its bias (1,O).
+  [[nodiscard]] matrix_view<const float> weights(int l) const noexcept { return weights_in(parameters_, l); }
+  [[nodiscard]] matrix_view<const float> bias(int l) const noexcept { return bias_in(parameters_, l); }
+  /// The same, for loading and averaging. Such a view may be written at any time, so from then on weights are
+  /// cast again in every forward pass, until weights_settled().
+  [[nodiscard]] matrix_view<float> writable_weights(int l) noexcept {
     written_from_outside_ = true;
     return weights_in(parameters_, l);
   }
-  [[nodiscard]] matrix_view<float> bias(int l) noexcept {
+  [[nodiscard]] matrix_view<float> writable_bias(int l) noexcept {
     written_from_outside_ = true;
     return bias_in(parameters_, l);
   }
-  [[nodiscard]] matrix_view<const float> weights(int l) const noexcept { return weights_in(parameters_, l); }
-  [[nodiscard]] matrix_view<const float> bias(int l) const noexcept { return bias_in(parameters_, l); }
   [[nodiscard]] matrix_view<const float> weight_gradient(int l) const noexcept {
     return weights_in(gradients_, l);
   }
@@ -154,13 +158,18 @@ class mlp {
   /// All gradients as one row, in the order of parameters(). Writable: what step() takes, for gradients that
   /// are summed over several passes.
   [[nodiscard]] matrix_view<float> gradients() noexcept { return {gradients_.data(), 1, parameter_count_}; }
-  /// All parameters as one row: layer by layer, its weights and then its bias. Writable, as weights(l).
+  /// All parameters as one row: layer by layer, its weights and then its bias. Writable, as
+  /// writable_weights(l), unless the stack is const.
   [[nodiscard]] matrix_view<float> parameters() noexcept {
     written_from_outside_ = true;
     return {parameters_.data(), 1, parameter_count_};
   }
+  [[nodiscard]] matrix_view<const float> parameters() const noexcept {
+    return {parameters_.data(), 1, parameter_count_};
+  }
 
-  /// Declares that views of weights, biases and parameters are not written any more: casts are kept again.
+  /// Declares that writable views of weights, biases and parameters are not written any more: casts are kept
+  /// again.
   ///
   /// @cost    O(layers)
   /// @threads one thread at a time
@@ -175,6 +184,9 @@ class mlp {
   [[nodiscard]] matrix_view<float> state() noexcept {
     return {state_.data(), 1, static_cast<index_t>(state_.size())};
   }
+  /// The name of the optimizer whose state it is, to be saved with it; empty before the first step() or
+  /// make_state(), and for an optimizer without a name.
+  [[nodiscard]] std::string_view state_owner() const noexcept { return state_owner_; }
 
   /// Output of the last forward pass (B,O).
   [[nodiscard]] matrix_view<const float> output() const noexcept { return output_in(activations_); }
@@ -261,20 +273,23 @@ class mlp {
   ///
   /// @cost     O(state) the first time
   /// @threads  one thread at a time
-  /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
-  ///           out_of_memory
+  /// @error    unsupported: the state belongs to an optimizer of another name, or has another size
+  ///           (reset_state()) · out_of_memory
   template <RowOptimizer O>
   [[nodiscard]] status make_state(const O&) {
     constexpr int kind = 1 + O::row_state * 256 + O::element_state;
-    if (state_kind_ == kind) return {};
+    if (state_kind_ == kind && state_owner_ == optimizer_name<O>) return {};
     if (state_kind_ != 0) {
-      return {errc::unsupported, "mlp::step: the state must be made for an optimizer of this type"};
+      return {errc::unsupported,
+              "mlp::step: the state must be that of an optimizer of this name (it is state_owner()'s; "
+              "reset_state() discards it)"};
     }
     index_t rows = 0;
     for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;
     const index_t needed = O::row_state * rows + O::element_state * parameter_count_;
     if (const status s = grow(state_, needed); !s) return s;
     state_kind_ = kind;
+    state_owner_ = optimizer_name<O>;
     return {};
   }
 
@@ -283,8 +298,7 @@ class mlp {
   /// @numerics apply_rows
   /// @cost     O(weights); the first step allocates and zeroes the optimizer's state
   /// @threads  one thread at a time; the same bits for any number of workers
-  /// @error    unsupported: the state belongs to an optimizer of another kind (reset_state()) ·
-  ///           out_of_memory
+  /// @error    as make_state()
   template <RowOptimizer O, class Context, class = detail::unit>
   [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer) {
     const auto ctx = detail::as_context(context_or_executor);
@@ -310,6 +324,7 @@ class mlp {
   void reset_state() noexcept {
     state_.clear();
     state_kind_ = 0;
+    state_owner_ = {};
   }
 
  private:
@@ -325,6 +340,7 @@ class mlp {
         capacity_(other.capacity_),
         batch_(other.batch_),
         state_kind_(other.state_kind_),
+        state_owner_(other.state_owner_),
         input_(other.input_),
         parameters_(other.parameters_, memory),
         gradients_(other.gradients_, memory),
@@ -344,6 +360,7 @@ class mlp {
     capacity_ = other.capacity_;
     batch_ = other.batch_;
     state_kind_ = other.state_kind_;
+    state_owner_ = other.state_owner_;
     input_ = other.input_;
     parameters_ = std::move(other.parameters_);
     gradients_ = std::move(other.gradients_);
@@ -444,6 +461,7 @@ class mlp {
   index_t capacity_ = 0;
   index_t batch_ = 0;
   int state_kind_ = 0;
+  std::string_view state_owner_;
   matrix_view<const float> input_;
   floats parameters_;
   floats gradients_;

@@ -19,6 +19,7 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/operation.hpp>
+#include <deeprec/core/replace.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/status.hpp>
@@ -46,7 +47,7 @@ inline constexpr find_or_insert_t find_or_insert{};
 }  // namespace keys
 
 /// A checked batch and where its rows are. Refers to the batch and to the rows; its own memory comes from the
-/// context that resolve was given. Movable.
+/// context that resolve was given. Movable; one that is assigned takes over the other's memory and resource.
 ///
 /// @pre     batch and source outlive it; the batch is not changed
 /// @threads lookups are concurrent readers; update and row_gradients group its rows and need exclusive access
@@ -69,10 +70,11 @@ class resolved_rows {
   template <class Context>
   const detail::batch_groups& groups(const Context& ctx, detail::group_order order) const {
     if (groups_.empty()) {
-      detail::batch_groups& made =
-          groups_.emplace_back(groups_.get_allocator().resource(), detail::groups_size(resolution_));
+      groups_.reserve(1);
+      detail::batch_groups made(groups_.get_allocator().resource(), detail::groups_size(resolution_));
       made.add(ctx, resolution_);
       made.group(ctx, order);
+      groups_.push_back(std::move(made));
     }
     return groups_.front();
   }
@@ -81,6 +83,15 @@ class resolved_rows {
   resolved_rows(const Source& source, const Bags& bags, const Pooling& pooling,
                 std::pmr::memory_resource* memory)
       : resolution_(source, bags, pooling), addresses_(memory), groups_(memory) {}
+  resolved_rows(resolved_rows&&) = default;
+  resolved_rows& operator=(resolved_rows&& other) {
+    if (this == &other) return *this;
+    resolution_ = std::move(other.resolution_);  // points into addresses_
+    detail::replace(addresses_, std::move(other.addresses_));
+    detail::replace(groups_, std::move(other.groups_));
+    return *this;
+  }
+  ~resolved_rows() = default;
   template <class Context>
   status resolve_on(const Context& ctx, bool admits) {
     if (const status s = resolution_.open(admits); !s) return s;

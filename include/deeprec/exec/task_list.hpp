@@ -317,8 +317,9 @@ class task_list {
   std::int32_t kind_of(const detail::task_kind& kind) {
     const std::pair key(reinterpret_cast<std::uintptr_t>(kind.run),
                         reinterpret_cast<std::uintptr_t>(kind.function));
+    if (kinds_.size() == kinds_.capacity()) kinds_.reserve(2 * kinds_.size() + 1);
     const auto [found, made] = kind_numbers_.try_emplace(key, static_cast<std::int32_t>(kinds_.size()));
-    if (made) kinds_.push_back(kind);
+    if (made) kinds_.push_back(kind);  // can't be refused
     return found->second;
   }
   index_t append(std::string_view name, std::int32_t kind, void* state, std::span<const index_t> after,

@@ -203,14 +203,19 @@ class step_graph {
     detail::step_op op{.name = std::string(name), .kind_name = "stage", .kind = op_kind::stage};
     if constexpr (fits) (detail::input_of<In>::cells(inputs, op.inputs), ...);
     op.outputs.resize(op.inputs.size());
-    const index_t added = core_->add(std::move(op));
+    // The handles before the op: nothing is added where their memory is refused.
+    [[maybe_unused]] const index_t added = core_->size();
     [[maybe_unused]] index_t port = 0;
     if constexpr (!fits) {
       return std::tuple<>();
     } else if constexpr (sizeof...(In) == 1) {
-      return staged(inputs..., added, port);
+      auto handles = staged(inputs..., added, port);
+      core_->add(std::move(op));
+      return handles;
     } else {
-      return std::tuple{staged(inputs, added, port)...};  // in order: braces
+      std::tuple handles{staged(inputs, added, port)...};  // in order: braces
+      core_->add(std::move(op));
+      return handles;
     }
   }
 

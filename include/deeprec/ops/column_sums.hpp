@@ -65,18 +65,18 @@ void sum_columns_on_host(const Context& ctx, matrix_view<const T> in, float* out
 /// @example  @snippet tests/ops/column_sums_test.cpp column_sums
 template <class Context, class T, MemorySpace Space, class Columns, class Out, class = detail::unit>
 [[nodiscard]] status column_sums(Context&& context_or_executor, matrix_view<T, Space, Columns> in,
-                                 const Out& out) {
+                                 Out&& out) {
   using element = std::remove_cv_t<T>;
   static_assert(
       std::is_same_v<element, float> || std::is_same_v<element, f16> || std::is_same_v<element, bf16>,
       "deeprec::column_sums: elements of another type. Fix: float, f16 or bf16.");
-  static_assert(std::is_convertible_v<const Out&, array_view<float, Space>>,
-                "deeprec::column_sums: out is no contiguous range of float in the space of in. Fix: "
-                "array_view<float>(data, columns).");
+  static_assert(std::is_convertible_v<Out&&, array_view<float, Space>>,
+                "deeprec::column_sums: out is no contiguous range of float, written in the space of in. Fix: a "
+                "std::vector<float>, or array_view<float>(data, columns).");
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "column_sums");
   if (!call) return call.stopped();
-  const array_view<float, Space> sums(out);
+  const array_view<float, Space> sums(std::forward<Out>(out));
   if (const status s =
           detail::expect_size(sums.size(), in.extent(1), "column_sums: out.size() must be in.extent(1)");
       !s) {

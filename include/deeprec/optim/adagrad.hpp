@@ -6,11 +6,13 @@
 //   adagrad_decay     before that, at every decay_every-th step: s[j] = max(s[j] * decay, initial)
 //
 // Every s begins at initial_squares (TensorFlow's initial_accumulator_value). Zeroed state is read as that
-// value.
+// value. An s that leaves the range of float (squares, or means of them, of 3.4e38 in all) stays infinite, and
+// what it divides no longer moves.
 // Source: Duchi, Hazan, Singer (JMLR 2011); the rowwise form as in FBGEMM and DLRM; the decay as in DeepRec.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <deeprec/optim/detail/integer_power.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
@@ -19,6 +21,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct rowwise_adagrad {
+  static constexpr std::string_view name = "rowwise_adagrad";
   static constexpr int row_state = 1;
   static constexpr int element_state = 0;
   static constexpr bool needs_mean_square = true;
@@ -35,6 +38,7 @@ struct rowwise_adagrad {
 };
 
 struct adagrad {
+  static constexpr std::string_view name = "adagrad";
   static constexpr int row_state = 0;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;
@@ -53,6 +57,7 @@ struct adagrad {
 /// own float counts the decays applied (exact up to 2^24). So the layout is that of AdagradDecayV2, a count
 /// for each row; the rule is the same. initial_squares is the floor too.
 struct adagrad_decay {
+  static constexpr std::string_view name = "adagrad_decay";
   static constexpr int row_state = 1;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;

@@ -11,13 +11,19 @@
 //
 // Moments are lazy, as in PyTorch's SparseAdam, FBGEMM and DeepRec: a row that a batch does not use keeps m,
 // v and its weights, while dense (eager) Adam would decay the moments and change the weights. Bias correction
-// uses the step number, not how often a row was used.
+// uses the step number, not how often a row was used. Epsilon has two places, which matters for small
+// gradients:
+//
+//   epsilon_place::after_correction    sqrt(v / (1 - beta2^t)) + epsilon     torch.optim.Adam, FBGEMM
+//   epsilon_place::before_correction   (sqrt(v) + epsilon) / sqrt(1 - beta2^t)
+//                                      torch.optim.SparseAdam, TensorFlow; adam_async always
 // Source: Kingma, Ba (ICLR 2015); Loshchilov, Hutter (ICLR 2019); PARTIAL_ROWWISE_ADAM of FBGEMM; AdamAsync
 // of DeepRec.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 #include <deeprec/optim/detail/integer_power.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
@@ -53,8 +59,12 @@ struct rowwise_adam_rows {
 
 }  // namespace detail
 
-/// State: m, then v.
+/// What Adam adds epsilon to: the root of v after its bias correction, or before.
+enum class epsilon_place : std::uint8_t { after_correction, before_correction };
+
+/// State: m, then v. `adam{.epsilon_at = epsilon_place::before_correction}` is torch.optim.SparseAdam.
 struct adam {
+  static constexpr std::string_view name = "adam";
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
@@ -65,17 +75,21 @@ struct adam {
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
   std::int64_t step = 1;  ///< the number of this step: next_step() after each batch
+  epsilon_place epsilon_at = epsilon_place::after_correction;
 
   [[nodiscard]] detail::adam_rows prepare() const noexcept {
-    return {{static_cast<float>(static_cast<double>(learning_rate) / detail::bias_of(beta1, step)), epsilon,
-             beta1, detail::rest_of(beta1), beta2, detail::rest_of(beta2),
-             static_cast<float>(1.0 / std::sqrt(detail::bias_of(beta2, step))), 1, 0}};
+    const double rate = static_cast<double>(learning_rate) / detail::bias_of(beta1, step);
+    const double of_squares = std::sqrt(detail::bias_of(beta2, step));
+    const bool before = epsilon_at == epsilon_place::before_correction;
+    return {{static_cast<float>(before ? rate * of_squares : rate), epsilon, beta1, detail::rest_of(beta1),
+             beta2, detail::rest_of(beta2), before ? 1.0F : static_cast<float>(1.0 / of_squares), 1, 0}};
   }
   constexpr void next_step() noexcept { ++step; }
 };
 
 /// State: v of the row, then m of its elements.
 struct rowwise_adam {
+  static constexpr std::string_view name = "rowwise_adam";
   static constexpr int row_state = 1;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = true;
@@ -86,9 +100,10 @@ struct rowwise_adam {
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
   std::int64_t step = 1;  ///< the number of this step: next_step() after each batch
+  epsilon_place epsilon_at = epsilon_place::after_correction;
 
   [[nodiscard]] detail::rowwise_adam_rows prepare() const noexcept {
-    return {adam{learning_rate, beta1, beta2, epsilon, step}.prepare().step};
+    return {adam{learning_rate, beta1, beta2, epsilon, step, epsilon_at}.prepare().step};
   }
   constexpr void next_step() noexcept { ++step; }
 };
@@ -106,6 +121,7 @@ constexpr with_decoupled_decay<adam> adamw(const adam& base, float weight_decay)
 /// DeepRec's AdamAsync. Each table has its own powers of the betas, so tables need no common step number and
 /// late workers do no harm; the powers are fields, which the caller saves with the rows. State: m, then v.
 struct adam_async {
+  static constexpr std::string_view name = "adam_async";
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;
@@ -138,6 +154,7 @@ struct adam_async {
 /// beta1 = 0, the default, is RMSProp without momentum, as in DeepRec's manual; DeepRec's kernel multiplies m
 /// by AdamAsync's beta1, which .beta1 = 0.9F reproduces. State: m, then v, as in adam_async.
 struct adam_async_rmsprop {
+  static constexpr std::string_view name = "adam_async_rmsprop";
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;

@@ -70,12 +70,11 @@ template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, M
   if (gradient.extent(0) != weights.extent(0) || gradient.extent(1) != weights.extent(1)) {
     return {errc::shape_mismatch, "apply_rows: gradient must have the shape of weights"};
   }
-  const index_t needed =
-      detail::capped_sum(O::row_state, detail::capped_product(O::element_state, weights.extent(1)));
+  const index_t needed = state_floats_of<O>(weights.extent(1));
   if (needed > 0 && (state.extent(0) != weights.extent(0) || state.extent(1) < needed)) {
     return {errc::shape_mismatch,
             "apply_rows: state must have a row for each row of weights, with the floats that the optimizer "
-            "needs"};
+            "needs: state_floats_of<optimizer>(width)"};
   }
   if (weights.empty()) return {};
   if (const status s = gradient.validate(); !s) return s.in_operation("apply_rows");

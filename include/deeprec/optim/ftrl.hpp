@@ -10,6 +10,8 @@
 // Source: McMahan et al. (KDD 2013); tf.train.FtrlOptimizer.
 #pragma once
 
+#include <string_view>
+
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
@@ -17,6 +19,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// State: n, then z. An element whose n is still 0 and whose gradient is 0 becomes 0, whatever it was.
 struct ftrl {
+  static constexpr std::string_view name = "ftrl";
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;

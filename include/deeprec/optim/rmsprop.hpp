@@ -8,6 +8,8 @@
 // Source: Tieleman, Hinton (2012); the centered form: Graves (2013).
 #pragma once
 
+#include <string_view>
+
 #include <deeprec/optim/adam.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
@@ -15,6 +17,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct rmsprop {
+  static constexpr std::string_view name = "rmsprop";
   static constexpr int row_state = 0;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;
@@ -31,6 +34,7 @@ struct rmsprop {
 
 /// State: s, then m.
 struct centered_rmsprop {
+  static constexpr std::string_view name = "centered_rmsprop";
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
   static constexpr bool needs_mean_square = false;

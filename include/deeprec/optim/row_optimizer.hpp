@@ -14,10 +14,12 @@
 #pragma once
 
 #include <concepts>
+#include <string_view>
 #include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/sizes.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -26,6 +28,18 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// each sample, or gradients at several points.
 template <class O>
 inline constexpr bool steps_on_sums = requires { requires static_cast<bool>(O::steps_on_sums); };
+
+/// Whose state an optimizer steps: `static constexpr std::string_view name = "adam";`. State that was made for
+/// one name is refused for another; a wrapper has the name of the optimizer that it wraps, whose state it is.
+/// Empty where the optimizer gives no name: only the size of its state tells such optimizers apart.
+template <class O>
+inline constexpr std::string_view optimizer_name = [] {
+  if constexpr (requires { std::string_view(O::name); }) {
+    return std::string_view(O::name);
+  } else {
+    return std::string_view();
+  }
+}();
 
 namespace detail {
 
@@ -65,6 +79,24 @@ concept RowOptimizer = std::copyable<O> && requires {
   { O::element_state } -> std::convertible_to<int>;
   { O::needs_mean_square } -> std::convertible_to<bool>;
 } && (RowFunctor<detail::prepared_t<O>> || GradientTransform<detail::prepared_t<O>>);
+
+/// Floats of state that a row of `width` elements needs.
+///
+/// @post     more than memory can hold where index_t can't count them
+/// @cost     O(1)
+/// @threads  reentrant
+/// @error    none
+/// @example  f32_rows(64, {.state_floats = state_floats_of<adagrad>(64)})
+template <RowOptimizer O>
+constexpr index_t state_floats_of(index_t width) noexcept {
+  return detail::capped_sum(O::row_state, detail::capped_product(O::element_state, width));
+}
+
+/// What makes a table with room for an optimizer's state: dense_table<f32_rows>(rows, width, state_of<adagrad>).
+template <RowOptimizer O>
+struct state_of_t {};
+template <RowOptimizer O>
+inline constexpr state_of_t<O> state_of{};
 
 /// Advances an optimizer by one batch: call it after the last row of a batch, before the first of the next.
 ///

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
@@ -15,6 +16,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct sgd {
+  static constexpr std::string_view name = "sgd";
   static constexpr int row_state = 0;
   static constexpr int element_state = 0;
   static constexpr bool needs_mean_square = false;
@@ -29,6 +31,7 @@ struct sgd {
 enum class momentum_kind : std::uint8_t { classical, nesterov };
 
 struct momentum {
+  static constexpr std::string_view name = "momentum";
   static constexpr int row_state = 0;
   static constexpr int element_state = 1;
   static constexpr bool needs_mean_square = false;

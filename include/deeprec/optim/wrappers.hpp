@@ -14,6 +14,8 @@
 // Global norms: global_norm.hpp.
 #pragma once
 
+#include <string_view>
+
 #include <deeprec/core/verb.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
@@ -61,6 +63,7 @@ struct norm_clipped_rows {
 
 template <class O>
 struct with_gradient_scale {
+  static constexpr std::string_view name = optimizer_name<O>;
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
@@ -80,6 +83,7 @@ with_gradient_scale(O, float) -> with_gradient_scale<O>;
 /// NaN stays NaN; infinity becomes the limit.
 template <class O>
 struct clipped_by_value {
+  static constexpr std::string_view name = optimizer_name<O>;
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
@@ -100,6 +104,7 @@ clipped_by_value(O, float) -> clipped_by_value<O>;
 /// make zeros of the finite elements and NaN of the infinite ones.
 template <class O>
 struct clipped_by_norm {
+  static constexpr std::string_view name = optimizer_name<O>;
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
@@ -118,6 +123,7 @@ clipped_by_norm(O, float) -> clipped_by_norm<O>;
 
 template <class O>
 struct with_weight_decay {
+  static constexpr std::string_view name = optimizer_name<O>;
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;
@@ -137,6 +143,7 @@ with_weight_decay(O, float) -> with_weight_decay<O>;
 /// As in PyTorch; for TensorFlow's, which leaves the learning rate out, divide `rate` by it.
 template <class O>
 struct with_decoupled_decay {
+  static constexpr std::string_view name = optimizer_name<O>;
   static constexpr int row_state = O::row_state;
   static constexpr int element_state = O::element_state;
   static constexpr bool needs_mean_square = O::needs_mean_square;

@@ -6,6 +6,7 @@
 //             | stage("look up", look_up)               status(batch&)                 the batch goes on
 //             | sink("train", train).own_thread();      void(batch&&)
 //
+// Names may be left out: source(read) | sink(train) are "source" and "sink" in statistics and errors.
 // A stage runs in the thread of the stage before it, unless it says otherwise; stages of one thread are plain
 // calls. Each of these returns, which may fail, can be a result<...> instead. Here it only is described:
 // pipeline.hpp runs it. Not here: branches and joins; a stage has one input and one output.
@@ -115,6 +116,11 @@ template <class F>
 auto source(const char* name, F f) {
   return pipeline_node<detail::node_role::source, F>{name, std::move(f)};
 }
+/// The same, for a source named "source".
+template <class F>
+auto source(F f) {
+  return source("source", std::move(f));
+}
 /// A step: f takes T&& or T& and returns U, std::optional<U> (nullopt: the item is left out), or a result<>
 /// of both. Where f takes T& (or const T&) and returns nothing, a status or result<void>, the item itself
 /// goes on.
@@ -127,6 +133,11 @@ template <class F>
 auto stage(const char* name, F f) {
   return pipeline_node<detail::node_role::stage, F>{name, std::move(f)};
 }
+/// The same, for a stage named "stage": name stages where statistics and errors shall tell them apart.
+template <class F>
+auto stage(F f) {
+  return stage("stage", std::move(f));
+}
 /// The end of a line: f takes T&& or T& and returns nothing, a status or result<void>.
 ///
 /// @param name a string literal
@@ -137,6 +148,11 @@ auto stage(const char* name, F f) {
 template <class F>
 auto sink(const char* name, F f) {
   return pipeline_node<detail::node_role::sink, F>{name, std::move(f)};
+}
+/// The same, for a sink named "sink".
+template <class F>
+auto sink(F f) {
+  return sink("sink", std::move(f));
 }
 
 namespace detail {

@@ -26,8 +26,9 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline constexpr int criteo_dense = 13;
 inline constexpr int criteo_features = 26;
 
-/// What makes a row of a token: the hash of the format, the function of its option bucket, or its digits.
-enum class criteo_tokens : std::uint8_t { hashed, by_function, as_is };
+/// What makes a row of a token: the hash of the format, in its fast form or not, the function of its option
+/// bucket, or its digits.
+enum class criteo_tokens : std::uint8_t { hashed, hashed_one_by_one, by_function, as_is };
 
 /// Everything needed to parse a line, made once for each piece of text.
 struct criteo_plan {
@@ -65,17 +66,29 @@ inline bool criteo_missing(std::string_view field) noexcept {
   return field.empty() || (field.size() == 2 && field[0] == '"' && field[1] == '"');
 }
 
+/// Why a field is malformed that begins with a quotation mark; null where it doesn't end with one.
+inline const char* criteo_quoted(std::string_view field) noexcept {
+  const bool quoted = field.size() > 2 && field.front() == '"' && field.back() == '"';
+  return quoted ? "a field in quotes. Fix: write it without (R: quote = FALSE, pandas: quoting = 3)"
+                : nullptr;
+}
+
 inline const char* criteo_dense_reason(const criteo_plan& plan, std::string_view field,
                                        float& value) noexcept {
   if (criteo_missing(field)) {
     value = plan.missing_dense;
     return nullptr;
   }
-  return parse_count(field, value);
+  const char* const reason = parse_count(field, value);
+  const char* const quoted = reason == nullptr ? nullptr : criteo_quoted(field);
+  return quoted == nullptr ? reason : quoted;
 }
 
 inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std::string_view field,
                                        std::int64_t& row) noexcept {
+  if (field.size() != 8 || plan.tokens != criteo_tokens::hashed) {  // the fast form looks at no byte of these
+    if (const char* const reason = criteo_quoted(field)) return reason;
+  }
   if (plan.tokens == criteo_tokens::as_is) {
     if (const char* reason = parse_id(criteo_missing(field) ? std::string_view() : field, row)) {
       return reason;

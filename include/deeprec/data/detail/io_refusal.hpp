@@ -25,6 +25,23 @@ inline status io_refusal(int code) noexcept {
       return {errc::io_error, "too many symbolic links"};
     case ENAMETOOLONG:
       return {errc::io_error, "the name is too long"};
+    case EBADF:
+      return {errc::io_error, "the descriptor is not open, or not for reading"};
+    case EPERM:
+      return {errc::io_error, "operation not permitted"};
+    case ENXIO:
+    case ENODEV:
+      return {errc::io_error, "no such device"};
+    case EINVAL:
+      return {errc::io_error, "can't be read"};
+    case ENOMEM:
+      return {errc::out_of_memory, "the system has no memory to open or read it"};
+    case ESTALE:
+      return {errc::io_error, "the file was removed on its server"};
+    case ETIMEDOUT:
+      return {errc::io_error, "the device did not respond in time"};
+    case ECONNRESET:
+      return {errc::io_error, "the other end closed the connection"};
     case ENOTDIR:
       return {errc::io_error, "a part of the path is not a directory"};
     default:

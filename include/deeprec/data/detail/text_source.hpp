@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@
 #include <deeprec/data/text_stream.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+inline constexpr status shorter_file(errc::io_error, "the file became shorter while it was read");
 
 class text_source {
  public:
@@ -91,8 +94,17 @@ class text_source {
       close();
       return {errc::io_error, "is not a regular file"};
     }
-    size_ = static_cast<index_t>(facts.st_size);
+    const index_t size = static_cast<index_t>(facts.st_size);
+    if (std::exchange(size_, size) > size) {  // than when it was opened before
+      close();
+      return shorter_file;
+    }
     return {};
+  }
+  /// Whether the open file has become shorter than it was when it was opened: then its last line was cut.
+  [[nodiscard]] bool became_shorter() const noexcept {
+    struct stat facts;
+    return descriptor_ >= 0 && ::fstat(descriptor_, &facts) == 0 && facts.st_size < size_;
   }
 
   void close() noexcept {
@@ -115,7 +127,7 @@ class text_source {
       const ssize_t got = ::pread(descriptor_, to, static_cast<std::size_t>(bytes), offset);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return io_refusal(errno);
-      if (got == 0) return {errc::io_error, "the file became shorter while it was read"};
+      if (got == 0) return shorter_file;
       to += got;
       offset += got;
       bytes -= got;
@@ -133,6 +145,8 @@ class text_source {
   [[nodiscard]] status read_on(char* to, index_t bytes, index_t& got) noexcept {
     return stream_->read(to, bytes, got);
   }
+  /// Whether that would return at once, or within `most`.
+  [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept { return stream_->ready(most); }
 
  private:
   std::string name_;

@@ -43,28 +43,34 @@ inline void dice_rows(region, const ::deeprec::detail::dice_columns& columns,
 }
 
 template <class Place>
-DEEPREC_INLINE void squares_of_column(const float* mean, const ::deeprec::detail::float_rows<const float>& x,
-                                      index_t rows, float* sums, Place at) {
-  const vector_f32 m = load_at(mean, at);
-  vector_f32 total = zero();
+DEEPREC_INLINE void distances_of_column(const float* about,
+                                        const ::deeprec::detail::float_rows<const float>& x, index_t rows,
+                                        float* sums, float* squares, Place at) {
+  const vector_f32 from = load_at(about, at), shrink = splat(::deeprec::detail::dice_shrink);
+  vector_f32 total = zero(), total_squares = zero();
   for (index_t i = 0; i < rows;) {
-    vector_f32 part = zero();
+    vector_f32 part = zero(), part_squares = zero();
     const index_t stop = rows - i < ::deeprec::detail::dice_part ? rows : i + ::deeprec::detail::dice_part;
     for (; i < stop; ++i) {
-      const vector_f32 distance = load_at(x.row(i), at) - m;
-      part = multiply_add(distance, distance, part);
+      const vector_f32 distance = load_at(x.row(i), at) - from;
+      part = multiply_add(distance, shrink, part);
+      part_squares = multiply_add(distance, distance, part_squares);
     }
     total = total + part;
+    total_squares = total_squares + part_squares;
   }
   store_at(sums, total, at);
+  store_at(squares, total_squares, at);
 }
 
-/// sums[j] = the sum of (x - mean)^2.
-inline void sum_squares(region, const float* mean, const ::deeprec::detail::float_rows<const float>& x,
-                        index_t rows, index_t width, float* sums) {
+/// sums[j] = the sum of (x - about) dice_shrink, squares[j] = the sum of (x - about)^2.
+inline void sum_distances(region, const float* about, const ::deeprec::detail::float_rows<const float>& x,
+                          index_t rows, index_t width, float* sums, float* squares) {
   index_t j = 0;
-  for (; j + lanes <= width; j += lanes) squares_of_column(mean, x, rows, sums, full_place{j});
-  if (j < width) squares_of_column(mean, x, rows, sums, part_place{j, static_cast<int>(width - j)});
+  for (; j + lanes <= width; j += lanes) distances_of_column(about, x, rows, sums, squares, full_place{j});
+  if (j < width) {
+    distances_of_column(about, x, rows, sums, squares, part_place{j, static_cast<int>(width - j)});
+  }
 }
 
 // Of one vector: u = (x - mean) scale, and the gradient h of u, which reaches x through mean and variance.

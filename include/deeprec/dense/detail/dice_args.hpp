@@ -35,6 +35,9 @@ struct dice_partials {
   alignas(64) float of[Sums][dice_pieces][dice_panel];
 };
 
+// Sums of distances are of this part of each, so that those of the largest floats have room; a power of two.
+inline constexpr float dice_shrink = 0x1p-24F;
+
 /// Sum s of column j over the pieces.
 template <int Sums, class = unit>
 double dice_total(const dice_partials<Sums>& partial, int s, index_t j, index_t pieces) noexcept {

@@ -4,7 +4,6 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/dense/detail/dice_args.hpp>
-#include <deeprec/ops/column_sums.hpp>
 #include <deeprec/ops/expression.hpp>
 #include <deeprec/simd/places.hpp>
 #include <deeprec/simd/vectors.hpp>

@@ -95,7 +95,8 @@ class named_rows {
     }
     basic_named_table<byte_type> table(
         {name_, detail::format_name(format), static_cast<index_t>(keys_.size()), format.width(),
-         format.row_bytes(), format.stride_bytes(), format.state_floats()},
+         format.row_bytes(), format.stride_bytes(), format.state_floats(),
+         std::string(detail::state_owner_of(format))},
         nullptr, state_offset);
     table.addresses = addresses_.data();
     return table;
@@ -113,7 +114,7 @@ class named_rows {
 /// @space   host
 /// @cost    O(R log R); 24 bytes a row from `memory`
 /// @threads as named_rows
-/// @error   none
+/// @error   throws std::bad_alloc
 template <class Key, EnumerableRowSource<Key> Source>
 named_rows<Key, Source> name_rows(std::string name, const Source& source,
                                   std::pmr::memory_resource* memory = std::pmr::get_default_resource()) {
@@ -129,28 +130,32 @@ named_rows<Key, Source> name_rows(std::string name, const Source& source,
 /// @cost    reads the keys; 24 bytes a row from `memory`
 /// @threads as named_rows
 /// @error   as load_tables, for the table of keys; the status of insert(); invalid_value when the source
-///          refuses a key
+///          refuses a key; out_of_memory: keys that it has inserted stay in the source
 template <class Key, GrowingRowSource<Key> Source>
 result<named_rows<Key, Source>> name_rows(
     std::string name, const Source& source, const std::string& path,
     std::pmr::memory_resource* memory = std::pmr::get_default_resource()) {
-  const auto info = describe_file(path);
-  if (!info) return info.fault();
-  const std::string keys_name = name + ", keys";
-  std::pmr::vector<Key> keys(memory);
-  for (const table_entry& entry : info.value().tables) {
-    if (entry.name == keys_name) keys.resize(static_cast<std::size_t>(entry.rows));
-  }
-  const named_table wanted[] = {name_keys(keys_name, std::span<Key>(keys))};
-  load_options options;
-  options.others = load_options::unknown::ignore;
-  options.memory = memory;
-  if (auto loaded = load_tables(path, wanted, options); !loaded) return loaded.fault();
-  named_rows<Key, Source> rows(std::move(name), source, memory);
-  if (const status s = rows.insert(std::move(keys)); !s) {
-    return fault(s).in_file(path);
-  }
-  return rows;
+  return detail::on_file(path, "name_rows", [&]() -> result<named_rows<Key, Source>> {
+    const auto info = describe_file(path);
+    if (!info) return info.fault();
+    const std::string keys_name = name + ", keys";
+    std::pmr::vector<Key> keys(memory);
+    for (const table_entry& entry : info.value().tables) {
+      if (entry.name != keys_name) continue;
+      table_entry expected = name_keys(keys_name, std::span<Key>());
+      expected.rows = entry.rows;
+      if (const auto done = detail::check_shape(entry, expected); !done) return done.fault();
+      keys.resize(static_cast<std::size_t>(entry.rows));
+    }
+    const named_table wanted[] = {name_keys(keys_name, std::span<Key>(keys))};
+    load_options options;
+    options.others = load_options::unknown::ignore;
+    options.memory = memory;
+    if (auto loaded = load_tables(path, wanted, options); !loaded) return loaded.fault();
+    named_rows<Key, Source> rows(std::move(name), source, memory);
+    if (const status s = rows.insert(std::move(keys)); !s) return s;
+    return rows;
+  });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

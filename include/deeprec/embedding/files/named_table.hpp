@@ -3,6 +3,9 @@
 //   const named_table parts[] = {name_table("items", items.view()), name_table("w0", as_table(weights))};
 //   training_state at{.step = 1000, .numbers = {{"learning rate", 0.01}, {"seed", 42}}};
 //
+// A table tells whose optimizer's state it holds (row_layout::state_owner); of state that is a table of its own
+// the caller does: part.state_owner = net.state_owner().
+//
 // Types only; saving and loading: table_file.hpp.
 #pragma once
 
@@ -35,6 +38,7 @@ struct table_entry {
   index_t row_bytes = 0;
   index_t stride_bytes = 0;  ///< in memory when it was saved; may differ on load
   index_t state_floats = 0;
+  std::string state_owner{};  ///< the optimizer whose state it holds, beside rows or as rows; empty: unknown
 
   friend bool operator==(const table_entry&, const table_entry&) = default;
 };
@@ -116,7 +120,7 @@ basic_named_table<Byte> name_table(std::string name, const basic_table_view<Form
     state_offset = static_cast<std::byte*>(static_cast<void*>(rows.state(first))) - first;
   }
   return {{std::move(name), std::move(format), table.rows(), rows.width(), rows.row_bytes(),
-           rows.stride_bytes(), rows.state_floats()},
+           rows.stride_bytes(), rows.state_floats(), std::string(detail::state_owner_of(rows))},
           table.data(),
           state_offset};
 }

@@ -1,20 +1,26 @@
 // Tables with their optimizer state, and the training state, in one file.
 //
-//   const const_named_table parts[] = {name_table("items", items.view()), name_table("users", users.view())};
-//   save_tables("model.drt", parts, {.step = 1000, .numbers = {{"learning rate", 0.01}}}).or_throw();
-//   const named_table back[] = {name_table("items", items.view()), name_table("users", users.view())};
-//   const training_state at = load_tables("model.drt", back).or_throw();
+//   save_tables("model.drt", {name_table("items", items.view()), name_table("users", users.view())},
+//               {.step = 1000, .numbers = {{"learning rate", 0.01}}}).or_throw();
+//   const training_state at =
+//       load_tables("model.drt", {name_table("items", items.view()), name_table("users", users.view())})
+//           .or_throw();
 //
 // The new file is written next to the old one and renamed when it is complete: at any time, the name refers
 // to one complete save. Truncated, corrupted and foreign files are refused, with reason and byte offset. Rows
 // pass through one buffer of a block, so tables may be larger than memory (mapped). Dense weights are tables
 // too: as_table(matrix). Not here: changes only (deltas), compression, other byte orders.
+//
+// A file keeps whose optimizer's state each table holds, where the table tells, and load_tables refuses that of
+// another one. Files of before (version 1) and tables that don't tell hold anybody's. The learning rate is a
+// number of training_state: optimizers are the caller's.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <memory_resource>
 #include <span>
@@ -73,6 +79,7 @@ inline result<index_t> write_tables(const std::string& path, std::span<const con
   for (const const_named_table& t : tables) {
     if (t.name.size() > longest_text) return too_long(t.name);
     if (t.format.size() > longest_text) return too_long(t.format);
+    if (t.state_owner.size() > longest_text) return too_long(t.state_owner);
     std::uint64_t length = 0, blocks = 0;
     if (!packed_length(t, length) || !blocks_length(length, block_bytes, blocks) ||
         !multiply_add(1, blocks_bytes, blocks, blocks_bytes)) {
@@ -182,6 +189,12 @@ inline result<index_t> save_tables(const std::string& path, std::span<const cons
                          [&] { return detail::write_tables(path, tables, state, options); });
 }
 
+/// The same, for a list in braces.
+inline result<index_t> save_tables(const std::string& path, std::initializer_list<const_named_table> tables,
+                                   const training_state& state = {}, const save_options& options = {}) {
+  return save_tables(path, std::span(tables.begin(), tables.size()), state, options);
+}
+
 /// Reads the description of a file's contents. Checks the header and the length, not the rows.
 ///
 /// @cost    reads the header
@@ -197,8 +210,8 @@ inline result<table_file_info> describe_file(const std::string& path) {
   });
 }
 
-/// Fills tables from a file, by their names. Rows, width, format and floats of state must be the same; the
-/// stride may differ. Gaps between rows are left as they are.
+/// Fills tables from a file, by their names. Rows, width, format, floats of state and, where both tell, the
+/// owner of the state must be the same; the stride may differ. Gaps between rows are left as they are.
 ///
 /// @space   host
 /// @pre     no other thread reads or writes the tables
@@ -208,11 +221,17 @@ inline result<table_file_info> describe_file(const std::string& path) {
 ///          blocks from options.memory
 /// @threads reentrant
 /// @error   io_error (with the system's message) · invalid_value: truncated, corrupted (with the bytes whose
-///          checksum differs), foreign · unsupported: version, byte order · shape_mismatch: the table and
-///          what differs, or a table that is only in memory or only in the file · out_of_memory
+///          checksum differs), foreign · unsupported: version, byte order, or the state of another optimizer ·
+///          shape_mismatch: the table and what differs, or a table that is only in memory or only in the file ·
+///          out_of_memory
 inline result<training_state> load_tables(const std::string& path, std::span<const named_table> tables,
                                           const load_options& options = {}) {
   return detail::on_file(path, "load_tables", [&] { return detail::read_tables(path, tables, options); });
+}
+/// The same, for a list in braces.
+inline result<training_state> load_tables(const std::string& path, std::initializer_list<named_table> tables,
+                                          const load_options& options = {}) {
+  return load_tables(path, std::span(tables.begin(), tables.size()), options);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

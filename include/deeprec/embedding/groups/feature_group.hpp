@@ -78,7 +78,8 @@ class feature_group {
   /// @shape    rows of width D, changed in place by update
   /// @dtype    rows of any format; of a group that trains f32, f16, bf16 or split
   /// @error    concat does not compile: its output has one row per id. Reported by update: rows without room
-  ///           for the optimizer's state; one table with two shapes, formats or norms
+  ///           for the optimizer's state; one table with two shapes, formats or norms. Throws std::bad_alloc,
+  ///           and the group is as before
   template <RowSource Source, class Pooling, class = detail::unit>
   index_t add(const Source& source, const Pooling& pooling) {
     using policies = detail::pooling_for<Pooling>;
@@ -99,6 +100,11 @@ class feature_group {
         "deeprec::feature_group: features of one table are stepped together, and this source does not "
         "tell which table it is. Fix: give it identity(), the address of what it is a view of.");
     const auto policy = detail::as_pooling(pooling);
+    const index_t end = detail::capped_sum(total_width(), source.format().width());
+    // Nothing is changed before all memory is there.
+    make_room(features_);
+    make_room(offsets_);
+    make_room(first_of_table_);
     if constexpr (on_device) {
       features_.push_back(detail::device_feature_of<Bags, Out>(source, policy));
     } else {
@@ -106,9 +112,7 @@ class feature_group {
           std::make_unique<detail::feature_of<trains, Source, policies, Optimizer, Bags, Out, Rounding>>(
               source, policy);
       if constexpr (trains) {
-        if (!detail::has_state_of<Optimizer>(source.format())) {
-          note("update: the rows' state_floats() must be at least what the optimizer needs");
-        }
+        note(detail::check_state_of<Optimizer>(source.format()));
         join_table(made->table);
       }
       sizes_.batches += made->batch_bytes;
@@ -116,7 +120,7 @@ class feature_group {
       sizes_.stores_addresses = sizes_.stores_addresses || made->stores_addresses;
       features_.push_back(std::move(made));
     }
-    offsets_.push_back(detail::capped_sum(total_width(), source.format().width()));
+    offsets_.push_back(end);
     return features() - 1;
   }
 
@@ -145,13 +149,19 @@ class feature_group {
   [[nodiscard]] const status& fault() const noexcept { return fault_; }
 
  private:
+  // So that one more element is added without an allocation.
+  template <class List>
+  static void make_room(List& list) {
+    if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
+  }
   // Notes the table of the feature that is about to be added.
   void join_table(const detail::feature_table& table) {
     for (const std::size_t first : first_of_table_) {
       const detail::feature_table& known = features_[first]->table;
       if (table.address == nullptr || known.address != table.address) continue;
       if (!table.same_rows(known)) {
-        note("update: features that share a table must have one shape, format and max_norm of it");
+        note({errc::shape_mismatch,
+              "update: features that share a table must have one shape, format and max_norm of it"});
       }
       std::size_t last = first;
       while (features_[last]->next_of_table != detail::no_feature) last = features_[last]->next_of_table;
@@ -160,8 +170,8 @@ class feature_group {
     }
     first_of_table_.push_back(features_.size());
   }
-  void note(const char* what) {
-    if (fault_) fault_ = status(errc::shape_mismatch, what).in_table(features());
+  void note(const status& found) {
+    if (fault_) fault_ = found.in_table(features());
   }
 
   std::vector<part_type> features_;

@@ -122,6 +122,29 @@ template <class Context, class Optimizer, BagBatch Bags, class Out, class Roundi
   return detail::run_now(ctx, group_lookup_op(group, bags, outs));
 }
 
+namespace detail {
+
+template <class Context, class Group>
+status lookup_begun(const Context& ctx, const resolved_features<Group>& rows,
+                    std::span<const matrix_view<typename Group::value_type>> outs) {
+  if (const status s =
+          check_counts(rows.group(), outs.size(), outs.size(), lookup_outs_count, lookup_outs_count);
+      !s) {
+    return s;
+  }
+  return or_out_of_memory("lookup", [&]() -> status {
+    for (std::size_t t = 0; t < outs.size(); ++t) {
+      if (const status s = rows.batches()[t].check_pool(outs[t]); !s) {
+        return s.in_table(static_cast<index_t>(t));
+      }
+    }
+    return with_erased(
+        ctx, [&](const erased_context& erased) { return rows.batches().pool(erased, ctx.memory, outs); });
+  });
+}
+
+}  // namespace detail
+
 /// The same, for rows that were resolved.
 template <class Context, class Group, class = detail::unit>
 [[nodiscard]] status lookup(Context&& context_or_executor, const resolved_features<Group>& rows,
@@ -129,21 +152,7 @@ template <class Context, class Group, class = detail::unit>
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "lookup");
   if (!call) return call.stopped();
-  if (const status s = detail::check_counts(rows.group(), outs.size(), outs.size(), detail::lookup_outs_count,
-                                            detail::lookup_outs_count);
-      !s) {
-    return s;
-  }
-  return detail::or_out_of_memory("lookup", [&]() -> status {
-    for (std::size_t t = 0; t < outs.size(); ++t) {
-      if (const status s = rows.batches()[t].check_pool(outs[t]); !s) {
-        return s.in_table(static_cast<index_t>(t));
-      }
-    }
-    return detail::with_erased(ctx, [&](const detail::erased_context& erased) {
-      return rows.batches().pool(erased, ctx.memory, outs);
-    });
-  });
+  return detail::lookup_begun(ctx, rows, outs);
 }
 
 template <class... Args>
@@ -186,8 +195,9 @@ template <class Context, class Optimizer, BagBatch Bags, class Out, class Roundi
                             matrix_view<std::type_identity_t<Out>, detail::group_space<Bags>, Columns> out) {
   using view = matrix_view<Out, detail::group_space<Bags>>;
   const auto ctx = detail::as_context(context_or_executor);
-  return detail::with_views<view>(ctx, group, out, "lookup: out must not be null", detail::lookup_width,
-                                  [&](std::span<const view> outs) { return lookup(ctx, group, bags, outs); });
+  return detail::with_views<view>(
+      ctx, "lookup", group, out, "lookup: out must not be null", detail::lookup_width,
+      [&](std::span<const view> outs) { return detail::run_begun(ctx, group_lookup_op(group, bags, outs)); });
 }
 
 /// The same, for rows that were resolved.
@@ -196,9 +206,9 @@ template <class Context, class Group, class Columns, class = detail::unit>
                             matrix_view<typename Group::value_type, host_space, Columns> out) {
   using view = matrix_view<typename Group::value_type>;
   const auto ctx = detail::as_context(context_or_executor);
-  return detail::with_views<view>(ctx, rows.group(), out, "lookup: out must not be null",
-                                  detail::lookup_width,
-                                  [&](std::span<const view> outs) { return lookup(ctx, rows, outs); });
+  return detail::with_views<view>(
+      ctx, "lookup", rows.group(), out, "lookup: out must not be null", detail::lookup_width,
+      [&](std::span<const view> outs) { return detail::lookup_begun(ctx, rows, outs); });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -26,7 +26,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The resolved batches of all features of a group. Refers to the group and the batches; its own memory comes
-/// from the context that resolve was given. Movable.
+/// from the context that resolve was given. Movable, as resolved_rows.
 ///
 /// @pre     group, tables and batches outlive it; the batches are not changed
 /// @threads lookups are concurrent readers; update needs exclusive access

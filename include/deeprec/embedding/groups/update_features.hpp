@@ -34,6 +34,13 @@ inline constexpr const char* update_gradients_count =
     "update: the number of gradients must be the number of features of the group";
 inline constexpr const char* update_width = "update: gradient.extent(1) must be the total width of the group";
 
+template <class Context>
+constexpr void check_group_context(const Context&) {
+  static_assert(
+      std::is_same_v<backend_of<Context>, host_backend>,
+      "deeprec::update: a feature_group has no device form of update yet. Fix: pass a host context.");
+}
+
 /// Checks the gradient of a feature.
 template <class Group>
 status check_group_gradient(const Group& group, std::size_t t, index_t bags,
@@ -111,7 +118,9 @@ class group_update_op {
 /// @pre      as update; tables that are not the same (add) have no row in common
 /// @post     where features share no table, that of T updates; a row that features share gets one step, with
 ///           the sum of their gradients in the order of features
-/// @numerics as update: the same bits for any number of threads
+/// @numerics as update: the same bits for any number of threads. rounding::stochastic: the rows of table t (in
+///           the order of their first features) are rounded by rounding.of_table(t), as an update of that
+///           table with it does
 /// @cost     that of T updates; tables with up to 32768 ids are distributed over threads, larger ones are
 ///           updated by all threads. Memory as update, for the largest table or for all of the smaller ones,
 ///           before the first is updated
@@ -128,11 +137,36 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class
                             const std::type_identity_t<Optimizer>& optimizer,
                             const std::type_identity_t<Rounding>& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  static_assert(
-      std::is_same_v<detail::backend_of<std::remove_const_t<decltype(ctx)>>, host_backend>,
-      "deeprec::update: a feature_group has no device form of update yet. Fix: pass a host context.");
+  detail::check_group_context(ctx);
   return detail::run_now(ctx, group_update_op(group, bags, gradients, optimizer, rounding));
 }
+
+namespace detail {
+
+template <class Context, class Group>
+status update_begun(const Context& ctx, const resolved_features<Group>& rows,
+                    std::span<const matrix_view<const float>> gradients,
+                    const typename Group::optimizer_type& optimizer,
+                    const typename Group::rounding_type& rounding) {
+  const Group& group = rows.group();
+  if (const status s = check_counts(group, rows.bags().size(), gradients.size(), update_bags_count,
+                                    update_gradients_count);
+      !s) {
+    return s;
+  }
+  for (std::size_t t = 0; t < gradients.size(); ++t) {
+    if (const status s = check_group_gradient(group, t, rows.bags()[t].bags(), gradients[t]); !s) {
+      return s.in_table(static_cast<index_t>(t));
+    }
+  }
+  return or_out_of_memory("update", [&]() -> status {
+    return with_erased(ctx, [&](const erased_context& erased) {
+      return rows.batches().step(erased, ctx.memory, true, gradients, optimizer, rounding);
+    });
+  });
+}
+
+}  // namespace detail
 
 /// The same, for rows that were resolved: the positions of a table are grouped by row at the first update
 /// only.
@@ -144,22 +178,7 @@ template <class Context, class Group, class = detail::unit>
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "update");
   if (!call) return call.stopped();
-  const Group& group = rows.group();
-  if (const status s = detail::check_counts(group, rows.bags().size(), gradients.size(),
-                                            detail::update_bags_count, detail::update_gradients_count);
-      !s) {
-    return s;
-  }
-  for (std::size_t t = 0; t < gradients.size(); ++t) {
-    if (const status s = detail::check_group_gradient(group, t, rows.bags()[t].bags(), gradients[t]); !s) {
-      return s.in_table(static_cast<index_t>(t));
-    }
-  }
-  return detail::or_out_of_memory("update", [&]() -> status {
-    return detail::with_erased(ctx, [&](const detail::erased_context& erased) {
-      return rows.batches().step(erased, ctx.memory, true, gradients, optimizer, rounding);
-    });
-  });
+  return detail::update_begun(ctx, rows, gradients, optimizer, rounding);
 }
 
 template <class... Args>
@@ -199,9 +218,12 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class
                             const std::type_identity_t<Rounding>& rounding = {}) {
   using view = matrix_view<const float>;
   const auto ctx = detail::as_context(context_or_executor);
-  return detail::with_views<view>(
-      ctx, group, gradient, "update: gradient must not be null", detail::update_width,
-      [&](std::span<const view> parts) { return update(ctx, group, bags, parts, optimizer, rounding); });
+  detail::check_group_context(ctx);
+  return detail::with_views<view>(ctx, "update", group, gradient, "update: gradient must not be null",
+                                  detail::update_width, [&](std::span<const view> parts) {
+                                    return detail::run_begun(
+                                        ctx, group_update_op(group, bags, parts, optimizer, rounding));
+                                  });
 }
 
 /// The same, for rows that were resolved.
@@ -214,8 +236,10 @@ template <class Context, class Group, class Gradient, class Columns, class = det
   using view = matrix_view<const float>;
   const auto ctx = detail::as_context(context_or_executor);
   return detail::with_views<view>(
-      ctx, rows.group(), gradient, "update: gradient must not be null", detail::update_width,
-      [&](std::span<const view> parts) { return update(ctx, rows, parts, optimizer, rounding); });
+      ctx, "update", rows.group(), gradient, "update: gradient must not be null", detail::update_width,
+      [&](std::span<const view> parts) {
+        return detail::update_begun(ctx, rows, parts, optimizer, rounding);
+      });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -3,18 +3,20 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string_view>
 #include <type_traits>
 
 #include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/kernels/backward.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
 #include <deeprec/embedding/kernels/pool_job.hpp>
 #include <deeprec/embedding/kernels/update_kernels.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
@@ -61,11 +63,24 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
   }
 }
 
-/// Whether the rows of a format have room for the state of an optimizer.
+/// shape_mismatch where the rows of a format have no room for the state of an optimizer, unsupported where they
+/// hold another one's.
 template <class Optimizer, class Format>
-bool has_state_of(const Format& format) noexcept {
-  return format.state_floats() >=
-         capped_sum(Optimizer::row_state, capped_product(Optimizer::element_state, format.width()));
+status check_state_of(const Format& format) noexcept {
+  const index_t needed = state_floats_of<Optimizer>(format.width());
+  if (format.state_floats() >= needed) {
+    const std::string_view owner = state_owner_of(format);
+    if (needed == 0 || owner.empty() || optimizer_name<Optimizer>.empty() ||
+        owner == optimizer_name<Optimizer>) {
+      return {};
+    }
+    return {errc::unsupported, "update: the state of the rows must be the optimizer's (format().state_owner() is "
+                               "another one)"};
+  }
+  return {errc::shape_mismatch,
+          "update: the rows must have room for the optimizer's state: dense_table(rows, width, "
+          "state_of<optimizer>), or row_layout::state_floats",
+          {.is = format.state_floats(), .must_be = needed}};
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -92,8 +92,8 @@ struct addressed_rows {
 /// @pre      out overlaps no table; `parts` is unchanged since partition()
 /// @post     the row of an id that partition left out is zeros
 /// @numerics as gather: the bits of a gather from the undivided table
-/// @cost     O(N*D); 16 bytes per id from the context's resource
-/// @threads  as lookup
+/// @cost     O(N*D); 16 bytes per id, and the guard of each table, from the context's resource
+/// @threads  as lookup; the guards of all tables are held until their rows are read
 /// @error    shape_mismatch; id_out_of_range (table, position, value = the local row) of the smallest
 ///           table, and in it of the smallest position; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
@@ -158,7 +158,10 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
   const auto& positions = parts.permutation;
   if (positions.empty()) return {};
   std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
+  std::pmr::vector<typename detail::guard_of<Source>::type> guards(ctx.memory);  // until the rows are read
+  if constexpr (GuardedRowSource<Source>) guards.reserve(tables.size());
   for (std::size_t p = 0; p < tables.size(); ++p) {
+    if constexpr (GuardedRowSource<Source>) guards.push_back(tables[p].guard());
     const array_view<const Id> ids = parts.group(static_cast<index_t>(p));
     const fixed_hotness_view rows(ids.data(), ids.size(), 1);
     detail::resolution part(tables[p], rows, pooling{combiner::concat, bounds::check});

@@ -1,6 +1,7 @@
 // An embedding table that owns its rows: R rows of one format, ids 0 .. R-1, on huge pages by default.
 //
-//   dense_table<f32_rows> table(1'000'000, 64);
+//   dense_table<f32_rows> table(1'000'000, 64);                        for lookups and SGD
+//   dense_table<f32_rows> trained(1'000'000, 64, state_of<adagrad>);   each row with Adagrad's state
 //   table.initialize(pool, row_init::uniform{.seed = 42, .bound = 0.05f});
 //   lookup(pool, table.view(), bags, combiner::sum, out);
 //
@@ -26,6 +27,7 @@
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -106,6 +108,14 @@ class dense_table {
       std::memset(data_, 0, bytes_);  // fresh mappings are zero already
     }
   }
+  /// The same, with room for the state of an optimizer behind each row; it is that optimizer's.
+  template <RowOptimizer O, class Width>
+  dense_table(index_t rows, const Width& width, state_of_t<O>,
+              std::pmr::memory_resource* memory = huge_page_resource::shared())
+      : dense_table(rows,
+                    Format(width, row_layout{.state_floats = state_floats_of<O>(Format(width).width()),
+                                             .state_owner = optimizer_name<O>.data()}),
+                    memory) {}
   ~dense_table() {
     if (data_ != nullptr) memory_->deallocate(data_, bytes_, row_alignment);
   }

@@ -12,6 +12,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
@@ -41,6 +42,9 @@ concept RowFormat =
 struct row_layout {
   index_t state_floats = 0;  ///< floats of optimizer state stored with each row
   index_t stride_bytes = 0;  ///< bytes from a row to the next
+  /// A literal, the name of the optimizer whose state it is (optimizer_name); null: whoever steps it. update of
+  /// another optimizer is refused, and files keep the name.
+  const char* state_owner = nullptr;
 };
 
 namespace detail { inline namespace DEEPREC_UNIT {
@@ -78,7 +82,10 @@ class plain_rows {
   plain_rows() = default;
   template <std::convertible_to<Width> W>
   DEEPREC_HD constexpr explicit(false) plain_rows(const W& width, row_layout layout = {})
-      : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
+      : width_(width),
+        state_floats_(layout.state_floats),
+        stride_bytes_(layout.stride_bytes),
+        state_owner_(layout.state_owner) {
     const index_t needed =
         state_floats_ == 0
             ? row_bytes()
@@ -95,6 +102,7 @@ class plain_rows {
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
+  [[nodiscard]] DEEPREC_HD constexpr const char* state_owner() const noexcept { return state_owner_; }
 
   /// The optimizer state of a row; null when the format has none.
   [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
@@ -135,7 +143,23 @@ class plain_rows {
   [[no_unique_address]] Width width_{};
   index_t state_floats_ = 0;
   index_t stride_bytes_ = 0;
+  const char* state_owner_ = nullptr;
 };
+
+namespace detail {
+
+/// Whose state the rows of a format hold; empty where it does not tell.
+template <class Format>
+constexpr std::string_view state_owner_of(const Format& format) noexcept {
+  if constexpr (requires { format.state_owner(); }) {
+    const char* const owner = format.state_owner();
+    return owner == nullptr ? std::string_view() : std::string_view(owner);
+  } else {
+    return {};
+  }
+}
+
+}  // namespace detail
 
 using f32_rows = plain_rows<float>;
 using f16_rows = plain_rows<f16>;

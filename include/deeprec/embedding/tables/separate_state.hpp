@@ -27,11 +27,12 @@ class separate_state : public Format {
  public:
   separate_state() = default;
   /// For the table whose row 0 is at `first`; `state` has one row for each of its rows.
-  DEEPREC_HD constexpr separate_state(const Format& rows, const std::byte* first,
-                                      matrix_view<float> state) noexcept
-      : Format(rows), first_(first), state_(state) {}
+  DEEPREC_HD constexpr separate_state(const Format& rows, const std::byte* first, matrix_view<float> state,
+                                      const char* state_owner = nullptr) noexcept
+      : Format(rows), first_(first), state_(state), state_owner_(state_owner) {}
 
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_.extent(1); }
+  [[nodiscard]] DEEPREC_HD constexpr const char* state_owner() const noexcept { return state_owner_; }
   [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
     return state_of((row - first_) / this->stride_bytes());
   }
@@ -41,10 +42,12 @@ class separate_state : public Format {
  private:
   const std::byte* first_ = nullptr;
   matrix_view<float> state_;
+  const char* state_owner_ = nullptr;
 };
 
 /// The table with its optimizer state in `state`.
 ///
+/// @param   state_owner as in row_layout
 /// @shape   table (R,D) · state (R, row_state + element_state * D), any row stride
 /// @space   host
 /// @pre     the state of rows not updated yet is zeros
@@ -55,11 +58,13 @@ class separate_state : public Format {
 /// @example @snippet tests/embedding/separate_state_test.cpp with_state
 template <RowFormat Format>
 [[nodiscard]] table_view<separate_state<Format>> with_state(table_view<Format> table,
-                                                            matrix_view<float> state) noexcept {
+                                                            matrix_view<float> state,
+                                                            const char* state_owner = nullptr) noexcept {
   const bool overlaps = state.extent(0) > 1 && state.stride(0) < state.extent(1);
   if (state.extent(0) != table.rows() || overlaps || !state.validate())
     state = {state.data_handle(), state.extent(0), 0};
-  return {table.data(), table.rows(), separate_state<Format>(table.format(), table.data(), state)};
+  return {table.data(), table.rows(),
+          separate_state<Format>(table.format(), table.data(), state, state_owner)};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

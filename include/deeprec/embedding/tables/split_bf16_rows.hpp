@@ -36,7 +36,10 @@ class split_rows {
   split_rows() = default;
   template <std::convertible_to<Width> W>
   DEEPREC_HD constexpr explicit(false) split_rows(const W& width, row_layout layout = {})
-      : width_(width), state_floats_(layout.state_floats), stride_bytes_(layout.stride_bytes) {
+      : width_(width),
+        state_floats_(layout.state_floats),
+        stride_bytes_(layout.stride_bytes),
+        state_owner_(layout.state_owner) {
     const index_t needed =
         detail::capped_sum(row_bytes(), detail::capped_product(state_floats_, index_t{sizeof(float)}));
     if (stride_bytes_ == 0) stride_bytes_ = needed;
@@ -49,6 +52,7 @@ class split_rows {
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
+  [[nodiscard]] DEEPREC_HD constexpr const char* state_owner() const noexcept { return state_owner_; }
   /// The optimizer state of a row; null when the format has none.
   [[nodiscard]] DEEPREC_HD float* state(std::byte* row) const noexcept {
     return state_floats_ == 0 ? nullptr : reinterpret_cast<float*>(static_cast<void*>(row + row_bytes()));
@@ -96,6 +100,7 @@ class split_rows {
   [[no_unique_address]] Width width_{};
   index_t state_floats_ = 0;
   index_t stride_bytes_ = 0;
+  const char* state_owner_ = nullptr;
 };
 
 using split_bf16_rows = split_rows<>;

@@ -42,6 +42,16 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace detail {
+
+/// A source of rows, or the owner of one.
+template <class T>
+concept names_rows = RowSource<T> || requires(T& table) {
+  { table.view() } -> RowSource;
+};
+
+}  // namespace detail
+
 /// The operation of update. Rows: resolved_rows, or a source and a batch that the operation resolves itself.
 ///
 /// @threads as update
@@ -90,10 +100,7 @@ class update_op {
         !s) {
       return s;
     }
-    if (!detail::has_state_of<Optimizer>(format)) {
-      return {errc::shape_mismatch,
-              "update: the rows' state_floats() must be at least what the optimizer needs"};
-    }
+    if (const status s = detail::check_state_of<Optimizer>(format); !s) return s;
     return detail::check_max_norm(rows_.pooling());
   }
   /// As lookup_op::scratch_bytes.
@@ -170,7 +177,8 @@ update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, 
 ///           one block and before the first row is updated
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch for a null gradient and when the rows have no room for the
-///           optimizer's state (row_layout::state_floats); out_of_memory. On an error nothing is written
+///           optimizer's state (state_of<optimizer> makes it); unsupported when the rows hold the state of an
+///           optimizer of another name; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
 template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpace, class Columns,
           class Pooling, RowOptimizer Optimizer, RowSource Source,
@@ -181,6 +189,16 @@ template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpac
                             const Optimizer& optimizer, const Source& source, const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, update_op(bags, gradient, pooling, optimizer, source, rounding));
+}
+
+/// The same, for arguments in the order of lookup's: it does not compile, and the message has the right order.
+template <class Context, class Table, class Bags, class... Rest>
+  requires(detail::names_rows<Table> && BagBatch<Bags>)
+[[nodiscard]] status update(Context&&, const Table&, const Bags&, const Rest&...) {
+  static_assert(detail::always_false<Table>,
+                "deeprec::update: the table, which is written, comes last. Fix: update(context, bags, "
+                "gradient, pooling, optimizer, table.view()).");
+  return {};
 }
 
 /// The same, for rows that were resolved: no id is checked or located again, and the positions are grouped by

@@ -112,6 +112,19 @@ DEEPREC_INLINE float sum_of_squares(const Transforms& transforms, const Values& 
   return add_lanes(squares);
 }
 
+/// The mean of the squared gradient. `known`: the sum of the squares, or null. A sum that leaves the range of
+/// float is added again in smaller units, which its mean may well be in range of.
+template <class Transforms, class Values, class Gradient>
+DEEPREC_INLINE float mean_of_squares(const Transforms& transforms, const Values& values,
+                                     const Gradient& gradient, index_t width, const float* known) {
+  const auto count = static_cast<float>(width > 0 ? width : 1);
+  const float sum = known != nullptr ? *known : sum_of_squares(transforms, values, gradient, width);
+  if (sum <= 0x1.fffffep127F) [[likely]]
+    return sum / count;
+  const transform_after<Transforms, steps::scale_gradient> smaller{transforms, {0x1p-80F}};
+  return sum_of_squares(smaller, values, gradient, width) / count * 0x1p80F * 0x1p80F;
+}
+
 // The vector form of the step where steps.inl has one; else a user-defined operator(), on floats.
 template <class Step, class... State>
 DEEPREC_INLINE vector_f32 stepped(const Step& step, vector_f32 weight, vector_f32 gradient, int n,
@@ -204,12 +217,11 @@ DEEPREC_INLINE void for_columns(index_t c, index_t whole, const F& f) {
 template <class Optimizer, class Rows, class Transforms, class Writer, class Gradient>
 DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, Writer& writer,
                                 const Gradient& gradient, float* state, index_t width, const float* known) {
-  [[maybe_unused]] const auto squares = [&] {
-    return known != nullptr ? *known : sum_of_squares(transforms, writer.values, gradient, width);
-  };
   if constexpr (GradientTransform<Rows>) {
     float norm_squared = 0;
-    if constexpr (Rows::needs_norm) norm_squared = squares();
+    if constexpr (Rows::needs_norm) {
+      norm_squared = known != nullptr ? *known : sum_of_squares(transforms, writer.values, gradient, width);
+    }
     const auto transform = rows.begin_transform(norm_squared);
     const transform_after<Transforms, std::remove_const_t<decltype(transform)>> all{transforms, transform};
     // Already prepared in the library's own wrappers; a user-defined one may leave it to this call.
@@ -218,7 +230,7 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, 
   } else {
     float mean_square = 0;
     if constexpr (Optimizer::needs_mean_square) {
-      mean_square = squares() / static_cast<float>(width > 0 ? width : 1);
+      mean_square = mean_of_squares(transforms, writer.values, gradient, width, known);
     }
     // The load of the last columns overlaps the columns before them and the row's own state, so it comes
     // before they are written.

@@ -11,6 +11,7 @@
 #include <memory_resource>
 #include <new>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,8 +46,9 @@ auto on_file(const std::string& path, const char* operation, const F& f) -> decl
     return done;
 #if DEEPREC_EXCEPTIONS
   } catch (const std::bad_alloc&) {
-    return in_place(status(errc::out_of_memory, "memory for names and numbers was refused"));
+  } catch (const std::length_error&) {  // more elements than an array can have
   }
+  return in_place(status(errc::out_of_memory, "memory for names and numbers was refused"));
 #endif
 }
 
@@ -101,10 +103,12 @@ result<void> check_tables(std::span<const basic_named_table<Byte>> tables) {
 
 inline byte_writer header_of(std::span<const const_named_table> tables, const training_state& state,
                              std::uint64_t block_bytes, std::uint64_t blocks_bytes, std::uint64_t& hash) {
+  const bool owners =
+      std::any_of(tables.begin(), tables.end(), [](const auto& t) { return !t.state_owner.empty(); });
   byte_writer out;
   for (int i = 0; i < 8; ++i) out.put(table_file_magic[i]);
   out.put(table_file_byte_order);
-  out.put(table_file_version);
+  out.put(owners ? table_file_version : std::uint32_t{1});
   out.put(std::uint64_t{0});  // 16: bytes of start and header
   out.put(std::uint64_t{0});  // 24: bytes of the file
   out.put(block_bytes);
@@ -120,6 +124,7 @@ inline byte_writer header_of(std::span<const const_named_table> tables, const tr
   for (const const_named_table& t : tables) {
     out.put_text(t.name);
     out.put_text(t.format);
+    if (owners) out.put_text(t.state_owner);
     for (const index_t n : {t.rows, t.width, t.row_bytes, t.stride_bytes, t.state_floats}) out.put(n);
   }
   const std::uint64_t header_bytes = out.size() + table_file_hash_bytes;
@@ -162,9 +167,9 @@ inline result<read_header> read_header_of(const input_file& file) {
   if (hash != hash_of(start, 56)) {
     return bad(corrupt, "corrupted: the checksum of bytes 0 to 56 is another");
   }
-  if (version != table_file_version) {
+  if (version < 1 || version > table_file_version) {
     return bad(errc::unsupported, "version " + std::to_string(version) +
-                                      " of the format (byte 12); this reads " +
+                                      " of the format (byte 12); this reads 1 to " +
                                       std::to_string(table_file_version));
   }
   if (size < file_bytes) return truncated(file_bytes);
@@ -217,7 +222,8 @@ inline result<read_header> read_header_of(const input_file& file) {
   for (std::uint32_t i = 0; sound && i < tables; ++i) {
     table_entry t;
     std::uint64_t length = 0, blocks = 0;
-    sound = entries.get_text(t.name) && entries.get_text(t.format) && entries.get(t.rows) &&
+    sound = entries.get_text(t.name) && entries.get_text(t.format) &&
+            (version == 1 || entries.get_text(t.state_owner)) && entries.get(t.rows) &&
             entries.get(t.width) && entries.get(t.row_bytes) && entries.get(t.stride_bytes) &&
             entries.get(t.state_floats) && packed_length(t, length) &&
             blocks_length(length, block_bytes, blocks) && multiply_add(1, expected, blocks, expected);
@@ -229,7 +235,8 @@ inline result<read_header> read_header_of(const input_file& file) {
   return read;
 }
 
-/// The first difference between a table of the file and the table to be filled: shape_mismatch.
+/// The first difference between a table of the file and the table to be filled: shape_mismatch, and unsupported
+/// for the state of another optimizer.
 inline result<void> check_shape(const table_entry& file, const table_entry& wanted) {
   const auto differ = [&](const char* what, const std::string& in_file, const std::string& here) {
     return misfit("table " + in_quotes(wanted.name) + ": " + what + ' ' + in_file + " in the file, " + here +
@@ -246,6 +253,10 @@ inline result<void> check_shape(const table_entry& file, const table_entry& want
       return differ(what, std::to_string(file.*number), std::to_string(wanted.*number));
     }
   }
+  if (file.state_owner != wanted.state_owner && !file.state_owner.empty() && !wanted.state_owner.empty()) {
+    return fault(errc::unsupported, "table " + in_quotes(wanted.name) + ": the state of " + file.state_owner +
+                                        " in the file, of " + wanted.state_owner + " here");
+  }
   return {};
 }
 
@@ -258,6 +269,8 @@ class block_buffer {
     try {
       bytes_.resize(static_cast<std::size_t>(largest_block) + table_file_hash_bytes);
     } catch (const std::bad_alloc&) {
+      return false;
+    } catch (const std::length_error&) {
       return false;
     }
 #else

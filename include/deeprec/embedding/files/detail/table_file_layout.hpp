@@ -1,7 +1,8 @@
 // Layout of a table file, in the byte order of the machine that wrote it.
 //
 //   start    64 bytes, the same in every version: magic, byte order, version, lengths, step, hash of these
-//   header   numbers: name, kind, 8 bytes    tables: name, format, rows, width, sizes    hash of all before
+//   header   numbers: name, kind, 8 bytes    tables: name, format, owner of the state (since version 2), rows,
+//            width, sizes    hash of all before
 //   tables   table by table, cut into blocks: block_bytes of packed rows (the last one less), hash
 //   end      hash of all blocks' hashes
 //
@@ -28,10 +29,10 @@ inline constexpr char table_file_magic[9] =
     "\x89"
     "DRT\r\n\x1a\n";  // like PNG's: text transfers break it
 inline constexpr std::uint32_t table_file_byte_order = 0x01020304;
-inline constexpr std::uint32_t table_file_version = 1;
+inline constexpr std::uint32_t table_file_version = 2;  // 1 is written where no state has an owner
 inline constexpr std::size_t table_file_start_bytes = 64;
 inline constexpr std::size_t table_file_hash_bytes = 8;
-inline constexpr std::size_t table_file_longest_text = 65535;  // of a name or a format
+inline constexpr std::size_t table_file_longest_text = 65535;  // of a name, a format or an owner
 
 inline std::uint64_t hash_of(const std::byte* bytes, std::size_t count, std::uint64_t seed = 0) noexcept {
   return hash_bytes({reinterpret_cast<const char*>(bytes), count}, seed);
@@ -154,7 +155,7 @@ inline bool multiply_add(std::uint64_t a, std::uint64_t b, std::uint64_t c, std:
 inline std::uint64_t longest_header(std::uint32_t tables, std::uint32_t numbers) noexcept {
   constexpr std::uint64_t text = sizeof(std::uint32_t) + table_file_longest_text;
   constexpr std::uint64_t number = text + sizeof(std::uint32_t) + 8;
-  constexpr std::uint64_t table = 2 * text + 5 * sizeof(index_t);
+  constexpr std::uint64_t table = 3 * text + 5 * sizeof(index_t);
   return table_file_start_bytes + numbers * number + tables * table + table_file_hash_bytes;
 }
 

@@ -12,11 +12,13 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/replace.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
@@ -34,12 +36,9 @@ template <class T>
 class erased_list {
  public:
   erased_list(std::pmr::memory_resource* memory, std::size_t count, std::size_t bytes)
-      : memory_(memory),
-        bytes_(bytes),
-        items_(memory),
-        place_(bytes == 0 ? nullptr : static_cast<std::byte*>(memory->allocate(bytes))),
-        next_(place_) {
+      : memory_(memory), bytes_(bytes), items_(memory) {
     items_.reserve(count);
+    if (bytes > 0) next_ = place_ = static_cast<std::byte*>(memory->allocate(bytes));
   }
   erased_list(erased_list&& other) noexcept
       : memory_(other.memory_),
@@ -47,7 +46,10 @@ class erased_list {
         items_(std::move(other.items_)),
         place_(std::exchange(other.place_, nullptr)),
         next_(other.next_) {}
-  erased_list& operator=(erased_list&&) = delete;
+  erased_list& operator=(erased_list&& other) noexcept {
+    replace(*this, std::move(other));
+    return *this;
+  }
   ~erased_list() {
     if (place_ == nullptr) return;
     if constexpr (std::has_virtual_destructor_v<T>) {
@@ -74,8 +76,8 @@ class erased_list {
   std::pmr::memory_resource* memory_;
   std::size_t bytes_;
   std::pmr::vector<T*> items_;
-  std::byte* place_;
-  std::byte* next_;
+  std::byte* place_ = nullptr;
+  std::byte* next_ = nullptr;
 };
 
 /// Pieces of the items of a list, numbered consecutively.
@@ -125,6 +127,12 @@ class feature_batches {
         addresses_(memory),
         groups_(memory),
         tables_(tables) {}
+  feature_batches(feature_batches&&) noexcept = default;
+  feature_batches& operator=(feature_batches&& other) noexcept {
+    replace(*this, std::move(other));  // the batches point into addresses_
+    return *this;
+  }
+  ~feature_batches() = default;
 
   /// True where every feature reads a table and has few ids: lists of batches and pieces would cost more than
   /// they save.
@@ -242,21 +250,24 @@ class feature_batches {
       if (work.back().is_small()) smaller.push_back(work.size() - 1);
     }
     const bool grouped = !groups_.empty();
+    std::pmr::vector<batch_groups> made(memory_);
     if (keeps && !grouped) {
-      groups_.reserve(tables_.size());
-      for (const table_work& w : work) groups_.emplace_back(memory_, w.groups());
+      made.reserve(tables_.size());
+      for (const table_work& w : work) made.emplace_back(memory_, w.groups());
     }
+    std::pmr::vector<batch_groups>& kept = grouped ? groups_ : made;
     const scratch_block block(memory, sizes.bytes());
     for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].count_skipped();
     const auto step_table = [&](const erased_context& on, std::size_t t) {
       const index_t bytes = work[t].bytes(keeps, on.executor->concurrency());
       scratch_block part(block.data() + work[t].place, bytes);
+      const Rounding of_table = rounding_of_table(rounding, t);
       if (keeps) {
-        step_groups_of(on, work[t], groups_[t], grouped, part, gradients, optimizer, rounding);
+        step_groups_of(on, work[t], kept[t], grouped, part, gradients, optimizer, of_table);
       } else {
         batch_groups groups(part.take<std::byte>(batch_groups::bytes_for(work[t].groups())).data(),
                             work[t].groups());
-        step_groups_of(on, work[t], groups, false, part, gradients, optimizer, rounding);
+        step_groups_of(on, work[t], groups, false, part, gradients, optimizer, of_table);
       }
     };
     for (std::size_t t = 0; t < work.size(); ++t) {
@@ -270,6 +281,7 @@ class feature_batches {
       const erased_context alone = ctx.rebind(executor);
       for (index_t i = begin; i < end; ++i) step_table(alone, smaller[static_cast<std::size_t>(i)]);
     });
+    if (!grouped) groups_.swap(made);  // only now are all of them grouped
     return {};
   }
 
@@ -426,6 +438,14 @@ class feature_batches {
       const index_t from = pieces.within(at) * job.grain();
       job.pool(from, (std::min)(from + job.grain(), job.units()));
       at = then;
+    }
+  }
+
+  static Rounding rounding_of_table(const Rounding& rounding, std::size_t t) noexcept {
+    if constexpr (requires { rounding.of_table(t); }) {
+      return rounding.of_table(t);
+    } else {
+      return rounding;
     }
   }
 

@@ -38,13 +38,15 @@ status check_counts(const Group& group, std::size_t bags, std::size_t views, con
   return expect_size(views, features, of_views);
 }
 
-/// Calls f with the views of the features in a matrix of all of them.
+/// A verb: calls f, the rest of it, with the views of the features in a matrix of all of them.
 template <class View, class Context, class Group, class Matrix, class F>
-status with_views(const Context& ctx, const Group& group, const Matrix& all, const char* null_text,
-                  const char* width_text, const F& f) {
+status with_views(const Context& ctx, const char* verb, const Group& group, const Matrix& all,
+                  const char* null_text, const char* width_text, const F& f) {
+  const verb_call call(ctx, verb);
+  if (!call) return call.stopped();
   if (const status s = expect_size(all.extent(1), group.total_width(), width_text); !s) return s;
   if (!all.valid()) return all.validate(null_text);
-  return or_out_of_memory([&]() -> status {
+  return or_out_of_memory(verb, [&]() -> status {
     std::pmr::vector<View> views(ctx.memory);
     views.reserve(static_cast<std::size_t>(group.features()));
     for (index_t t = 0; t < group.features(); ++t) {

@@ -277,8 +277,12 @@ DEEPREC_HD void step_row_behind(const Rows& rows, const Transforms& transforms, 
     constexpr int of_element = Optimizer::element_state;
     float mean_square = 0;
     if constexpr (Optimizer::needs_mean_square) {
-      mean_square =
-          squares_behind<Vec>(transforms, row) / static_cast<float>(row.width() > 0 ? row.width() : 1);
+      const auto count = static_cast<float>(row.width() > 0 ? row.width() : 1);
+      mean_square = squares_behind<Vec>(transforms, row) / count;
+      if (!(mean_square <= 0x1.fffffep127F)) {  // the sum has left the range of float: in smaller units
+        const transforms_of<Transforms, steps::scale_gradient> smaller{transforms, {0x1p-80F}};
+        mean_square = squares_behind<Vec>(smaller, row) / count * 0x1p80F * 0x1p80F;
+      }
     }
     // Each lane begins the row on a copy of its state; the copies agree, and one lane writes them back.
     float mine[of_row > 0 ? of_row : 1] = {};

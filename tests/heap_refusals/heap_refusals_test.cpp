@@ -1,0 +1,254 @@
+// Objects that remember: built or called while one allocation is refused, the first, the second, ... in turn. The
+// call that was refused is made again, and the result is that of an object that was never refused. operator new
+// is replaced, so this is a program of its own.
+#include <unistd.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/embedding/files/named_rows.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/task_plan.hpp>
+#include <deeprec/exec/trace_recorder.hpp>
+#include <deeprec/graph/step_program.hpp>
+#include <deeprec/optim/sgd.hpp>
+
+#include "support/counted_new.hpp"
+#include "support/hashed_source.hpp"
+
+using namespace deeprec;
+using namespace deeprec_test;
+
+namespace {
+
+inline_executor here;
+
+long left_to_grant = -1;  // to calls of until_granted, before one allocation is refused; negative: none is
+
+/// Calls f; where it is refused memory, whether it throws or returns that, calls it again.
+template <class F>
+void until_granted(const F& f) {
+  const auto is_refused = [&] {
+    if constexpr (std::is_same_v<decltype(f()), errc>) {
+      return f() == errc::out_of_memory;
+    } else if constexpr (requires { f().code(); }) {
+      return f().code() == errc::out_of_memory;
+    } else {
+      f();
+      return false;
+    }
+  };
+  granted_news = left_to_grant;
+  bool again = false;
+  try {
+    again = is_refused();
+  } catch (const std::bad_alloc&) {
+    again = true;
+  }
+  left_to_grant = granted_news.exchange(-1);
+  if (again) CHECK_FALSE(is_refused());
+}
+
+/// Runs build(), which calls what may be refused by until_granted and returns what it sees, with every
+/// allocation of these calls refused in turn.
+template <class Build>
+void refuse_each(const Build& build) {
+  const auto expected = build();
+  CHECK(build() == expected);
+  for (long n = 0;; ++n) {
+    REQUIRE(n < 10'000);
+    left_to_grant = n;
+    const auto made = build();
+    const bool refused = std::exchange(left_to_grant, -1) < 0;
+    CAPTURE(n);
+    CHECK(made == expected);
+    if (!refused) {
+      CHECK(n > 0);
+      return;
+    }
+  }
+}
+
+std::vector<float> values_of(const dense_table<f32_rows>& table) {
+  const auto* const first = reinterpret_cast<const float*>(table.view().data());
+  return {first, first + table.bytes() / sizeof(float)};
+}
+
+}  // namespace
+
+TEST_CASE("n13: a feature that was refused when it was added is no feature of the group") {
+  dense_table<f32_rows> a(10, 4, std::pmr::new_delete_resource()), b(10, 4, std::pmr::new_delete_resource());
+  const std::vector<std::int64_t> offsets{0, 1}, ids{1, 2, 3, 4};
+  const std::vector<float> g(16, 1.0F);
+  std::vector<jagged_view<>> bags;
+  for (std::size_t t = 0; t < 4; ++t) bags.emplace_back(offsets.data(), 1, ids.data() + t, 1);
+  refuse_each([&] {
+    a.initialize(here, row_init::zeros{});
+    b.initialize(here, row_init::zeros{});
+    feature_group<sgd> group;
+    until_granted([&] { group.add(a.view(), combiner::sum); });
+    until_granted([&] { group.add(a.view(), combiner::mean); });
+    until_granted([&] { group.add(b.view(), combiner::sum); });
+    until_granted([&] { group.add(b.view(), combiner::sqrtn); });
+    const status s = update(here, group, bags, matrix_view<const float>(g.data(), 1, 16), sgd{1.0F});
+    return std::tuple(values_of(a), values_of(b), group.features(), group.tables(), s.message());
+  });
+}
+
+TEST_CASE("task_list: an op that was refused when it was added is not in the plan") {
+  refuse_each([&] {
+    std::string seen;
+    task_list list;
+    const std::vector<index_t> after{0, 1};
+    until_granted([&] { list.add("a task with a name of some length", [&] { seen += 'a'; }); });
+    until_granted([&] { list.add("another", [&, b = std::string("b")] { seen += b; }); });
+    until_granted([&] { list.add("of a third kind", [&](task_call) { seen += 'c'; }, after); });
+    until_granted([&] { list.edge(2, 3); });
+    until_granted([&] { list.add("of a fourth", [&] { return seen += 'd', status(); }); });
+    until_granted([&] { list.reads(1, &seen); });
+    until_granted([&] { list.writes(3, &seen); });
+    task_plan plan;
+    until_granted([&] { plan = task_plan::compile(list, task_order::as_added).or_throw(); });
+    for (const index_t op : plan.order()) {
+      if (!plan.call(op).ok()) seen += '!';
+    }
+    return seen;
+  });
+}
+
+TEST_CASE("step_graph: an op that was refused when it was added is not in the graph") {
+  refuse_each([&] {
+    long held = 0, drawn = 0;
+    step_graph g;
+    variable<long> v;
+    until_granted([&] { v = g.variable("a variable with a name of some length", held); });
+    value<long> read, one;
+    until_granted([&] {
+      read = g.source<long>("a source with a name of some length", [&](long& it) {
+        it = ++drawn;
+        return true;
+      });
+    });
+    std::vector<value<long>> all, staged;
+    until_granted([&] {
+      one = g.add<long>("more, under a name of some length", [](const long& in, long& it) { it = in + 1; }, read);
+    });
+    all = {read, one, read};
+    until_granted([&] { staged = g.stage("a stage with a name of some length", all); });
+    until_granted([&] {
+      g.add("add, under a name of some length",
+            [](op_list<const long> in, long& it) {
+              for (const long& x : in) it += x;
+            },
+            staged, g.accumulate(v));
+    });
+    std::vector<step_program> program;
+    program.reserve(1);
+    std::string fault;
+    until_granted([&] {
+      auto made = step_program::compile(g);
+      if (!made) fault = made.fault().message();
+      if (made) program.push_back(std::move(made).or_throw());
+    });
+    if (!program.empty()) {
+      std::vector<step_state> state;
+      state.reserve(1);
+      until_granted([&] { state.push_back(program[0].make_state()); });
+      until_granted([&] { program[0].run(here, state[0]).or_throw(); });
+    }
+    return std::tuple(held, drawn, g.size(), fault);
+  });
+}
+
+TEST_CASE("trace_recorder: a span that was refused when it was added is not in the trace") {
+  refuse_each([&] {
+    trace_recorder recorder({.threads = 1, .spans = 4});
+    until_granted([&] { recorder.add({"a", 1, 0, 2}, 0, 5); });
+    until_granted([&] { recorder.add({"b", 2, 0, 3}, 6, 7); });
+    std::vector<trace_span> spans;
+    until_granted([&] { spans = recorder.spans(); });
+    std::string json;
+    until_granted([&] { json = recorder.json(); });
+    std::string seen = std::to_string(spans.size());
+    for (const trace_span& s : spans) seen += std::string(s.name) + std::to_string(s.end);
+    return seen + json;
+  });
+}
+
+TEST_CASE("table files: a save and a load that were refused memory leave everything as it was") {
+  const std::string path = "/tmp/deeprec_heap_refusals_" + std::to_string(::getpid()) + ".drt";
+  dense_table<f32_rows> table(20, 4, std::pmr::new_delete_resource()), back(20, 4, std::pmr::new_delete_resource());
+  table.initialize(here, row_init::uniform{.seed = 1});
+  refuse_each([&] {
+    back.initialize(here, row_init::zeros{});
+    const const_named_table saved[] = {name_table("a table with a name of some length", table.view())};
+    const named_table loaded[] = {name_table("a table with a name of some length", back.view())};
+    const training_state at{.step = 7, .numbers = {{"a number with a name of some length", 0.5}}};
+    until_granted([&] { return save_tables(path, saved, at); });
+    training_state state;
+    until_granted([&] { return describe_file(path); });
+    until_granted([&] {
+      auto read = load_tables(path, loaded);
+      if (read) state = read.value();
+      return read;
+    });
+    ::unlink(path.c_str());
+    return std::pair(values_of(back), state);
+  });
+  CHECK(values_of(back) == values_of(table));
+}
+
+TEST_CASE("n05: name_rows returns that memory was refused, and names the rows when it is called again") {
+  const std::string path = "/tmp/deeprec_heap_refusals_" + std::to_string(::getpid()) + ".drt";
+  using table_type = hashed_table<f32_rows>;
+  const auto value_of = [](std::uint64_t key, float* values) { values[0] = static_cast<float>(key); };
+  const std::vector<std::uint64_t> keys{3, 1, 2};
+  table_type table(f32_rows(1), value_of), back(f32_rows(1), [](std::uint64_t, float* values) { values[0] = 0; });
+  REQUIRE(table.insert(keys.data(), 3).ok());
+  REQUIRE(back.insert(keys.data(), 3).ok());
+  const hashed_rows<f32_rows> from(table), to(back);
+  {
+    const auto named = name_rows<std::uint64_t>("rows under a name of some length", from);
+    save_tables(path, named.tables()).or_throw();
+  }
+  refuse_each([&] {
+    std::vector<named_rows<std::uint64_t, hashed_rows<f32_rows>>> rows;
+    rows.reserve(1);
+    bool thrown = false;
+    until_granted([&] {
+      std::string name = "rows under a name of some length";
+      try {
+        auto made = name_rows<std::uint64_t>(std::move(name), to, path);
+        if (made) rows.push_back(std::move(made).or_throw());
+        return made.code();
+      } catch (const std::bad_alloc&) {
+        thrown = true;
+        throw;
+      }
+    });
+    std::vector<float> seen;
+    if (!rows.empty()) {
+      load_tables(path, rows[0].tables()).or_throw();
+      for (const std::byte* row : std::span(rows[0].tables()[0].addresses, 3)) {
+        seen.push_back(*reinterpret_cast<const float*>(row));
+      }
+    }
+    return std::pair(seen, thrown);
+  });
+  ::unlink(path.c_str());
+}
