@@ -43,7 +43,7 @@ bits run_plainly(const described_steps& steps) {
   step_state state = program.make_state();
   bits made;
   while (program.run(inline_executor(), state).or_throw()) made.push_back(all_values(built, state));
-  made.push_back(world.variables);
+  made.push_back(world.variables());
   made.push_back(world.log);
   return made;
 }
@@ -54,7 +54,7 @@ TEST_CASE("staged_program: random graphs give the bits of the uncut step") {
   std::mt19937_64 random(seed());
   thread_pool pool(2);
   int runs = 0, moved = 0, lines = 0, refused = 0;
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0; i < 250; ++i) {
     const described_steps steps = random_steps(random);
     step_world unused;
     const built_steps plain = build_steps(steps, unused);
@@ -86,7 +86,7 @@ TEST_CASE("staged_program: random graphs give the bits of the uncut step") {
         const result<void> ran =
             program.value().run(pool, [&](step_state& s) { made.push_back(all_values(built, s)); });
         REQUIRE_MESSAGE(ran.ok(), ran.fault().message());
-        made.push_back(world.variables);
+        made.push_back(world.variables());
         made.push_back(world.log);
         CHECK(made == expected);
         ++runs;

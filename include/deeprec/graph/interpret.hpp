@@ -130,8 +130,8 @@ class step_interpreter {
     };
     for (const detail::step_input& x : a.inputs) {
       for (const detail::step_input& y : b.inputs) {
-        if (!x.is_variable() || x.object != y.object || is_stale(x) || is_stale(y)) continue;
-        if (x.changes() || y.changes()) return true;
+        if (!x.is_variable() || !y.is_variable() || is_stale(x) || is_stale(y)) continue;
+        if (x.overlaps(y) && (x.changes() || y.changes())) return true;
       }
     }
     return false;

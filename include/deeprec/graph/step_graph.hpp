@@ -106,7 +106,9 @@ class step_graph {
   step_graph(step_graph&&) noexcept = default;
   step_graph& operator=(step_graph&&) noexcept = default;
 
-  /// An object of the caller, which outlives the graph and what is compiled from it.
+  /// An object of the caller, which outlives the graph and what is compiled from it. It is the bytes of the
+  /// object, not what these point to: variables that share one, as a struct and a member of it do, are ordered
+  /// and checked as one variable is. T is a complete type.
   template <class T>
   [[nodiscard]] deeprec::variable<T> variable(std::string_view name, T& object) {
     const index_t op =
@@ -246,13 +248,13 @@ class step_graph {
   ///          its accesses
   /// @threads reentrant
   /// @error   invalid_value, with the op's name in the text and its number as item: an input that is missing
-  ///          or of another graph; two sources; a cycle; an op that accesses one variable twice and writes
-  ///          it; a forward op that needs what a gradient or an apply op makes, a gradient op that needs what
-  ///          an apply op makes; an apply op that writes no variable; a stale read with a window below 1; a
-  ///          stage of nothing, or of a name that another one has; an op before a stage that accesses a
-  ///          variable which an op behind it writes, or writes one that is accessed behind it, unless it is
-  ///          an id lookup; an op before a stage that needs a placeholder; external ops (not the source)
-  ///          on both sides of a stage; a negative cost or size
+  ///          or of another graph; two sources; a cycle; an op that accesses one variable, or two that
+  ///          overlap, twice and writes it; a forward op that needs what a gradient or an apply op makes, a
+  ///          gradient op that needs what an apply op makes; an apply op that writes no variable; a stale
+  ///          read with a window below 1; a stage of nothing, or of a name that another one has; an op before
+  ///          a stage that accesses a variable which an op behind it writes (or that one overlaps), or writes
+  ///          one that is accessed behind it, unless it is an id lookup; an op before a stage that needs a
+  ///          placeholder; external ops (not the source) on both sides of a stage; a negative cost or size
   [[nodiscard]] result<flat_graph> flat() const { return detail::step_checks(*core_).run(); }
   /// Whether flat() would refuse it.
   ///

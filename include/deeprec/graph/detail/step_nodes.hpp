@@ -85,9 +85,19 @@ inline constexpr value_type type_of_value{
 struct step_input {
   port_ref from;                          // of a variable: its op
   void* object = nullptr;                 // the variable's; null: a value
+  std::size_t bytes = 0;                  // of the object
   variable_use use = variable_use::read;  // of a variable
   index_t window = 1;                     // of a stale read
   [[nodiscard]] bool is_variable() const noexcept { return object != nullptr; }
+  [[nodiscard]] std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(object); }
+  [[nodiscard]] std::uintptr_t end() const noexcept { return begin() + bytes; }
+  [[nodiscard]] bool is_object(const step_input& other) const noexcept {
+    return begin() == other.begin() && bytes == other.bytes;
+  }
+  /// Of two variables: whether they share a byte, as an object and a member of it do.
+  [[nodiscard]] bool overlaps(const step_input& other) const noexcept {
+    return begin() < other.end() && other.begin() < end();
+  }
   [[nodiscard]] bool changes() const noexcept {
     return use == variable_use::write || use == variable_use::accumulate;
   }
@@ -129,8 +139,8 @@ struct input_of<variable_access<T>> {
   static constexpr bool is_list = false;
   using argument = T&;
   static void cells(const variable_access<T>& v, std::vector<step_input>& to) {
-    to.push_back(
-        {handle_access::ref(v), handle_access::object(v), handle_access::use(v), handle_access::window(v)});
+    to.push_back({handle_access::ref(v), handle_access::object(v), sizeof(T), handle_access::use(v),
+                  handle_access::window(v)});
   }
 };
 

@@ -1,0 +1,105 @@
+// Step graphs, their cuts and their runs: faults that were found once, by the names of their programs.
+
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/staged_program.hpp>
+#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/step_program.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using namespace deeprec;
+
+namespace {
+
+struct model {
+  long head = 0;
+  long tower = 0;
+};
+
+}  // namespace
+
+TEST_CASE("r05: an op that writes a member is ordered against one that reads the whole") {
+  const auto scale = [](const long& x, long& out) { out = 10 * x; };
+  const auto after_a_step = [&](bool member, task_order order) {
+    model m;
+    step_graph g;
+    const auto whole = g.variable("model", m);
+    const auto tower = g.variable("tower", m.tower);
+    const auto read = g.source<long>("read", [n = 0](long& out) mutable { return out = 1, n++ < 1; });
+    const auto x = g.add<long>("scale", scale, g.add<long>("scale", scale, read));
+    if (member) {
+      g.add("write", [](const long& in, long& to) { to = in; }, x, g.write(tower));
+    } else {
+      g.add("write", [](const long& in, model& to) { to.tower = in; }, x, g.write(whole));
+    }
+    const auto seen = g.add<long>(
+        "look", [](const long&, const model& from, long& out) { out = from.tower; }, read, g.read(whole));
+    const step_program program = step_program::compile(g, order).or_throw();
+    step_state state = program.make_state();
+    CHECK(program.run(inline_executor(), state).or_throw());
+    return state.get(seen);
+  };
+  for (const bool member : {false, true}) {
+    CHECK(after_a_step(member, task_order::as_added) == 100);
+    CHECK(after_a_step(member, task_order::by_kind) == 100);
+  }
+}
+
+TEST_CASE("r05: members beside each other have no order, and a whole has one with each") {
+  model m;
+  step_graph g;
+  const auto whole = g.variable("model", m);
+  const auto head = g.variable("head", m.head);
+  const auto tower = g.variable("tower", m.tower);
+  const auto set = [](long& to) { to = 1; };
+  g.add("write head", set, g.write(head));
+  g.add("write tower", set, g.write(tower));
+  const auto look = g.add("look", [](const model&) {}, g.read(whole));
+  const auto again = g.add("write head again", set, g.accumulate(head));
+  const flat_graph flat = g.flat().or_throw();
+  const auto before = [&](index_t op) {
+    std::vector<index_t> all;
+    for (const auto e : flat.in(op)) {
+      if (flat.is_control(e)) all.push_back(flat.source(e));
+    }
+    return all;
+  };
+  CHECK(before(3).empty());
+  CHECK(before(4).empty());
+  CHECK(before(look.op()) == std::vector<index_t>{3, 4});
+  CHECK(before(again.op()) == std::vector<index_t>{look.op()});
+}
+
+TEST_CASE("r05: an op before a cut must not overlap what an op behind it writes") {
+  model m;
+  step_graph g;
+  const auto whole = g.variable("model", m);
+  const auto tower = g.variable("tower", m.tower);
+  const auto read = g.source<long>("read", [](long&) { return false; });
+  const auto seen = g.add<long>(
+      "look", [](const long&, const model& from, long& out) { out = from.tower; }, read, g.read(whole));
+  const auto staged = g.stage("io", seen);
+  g.add("write", [](const long& in, long& to) { to = in; }, staged, g.write(tower));
+  const auto refused = staged_program::compile(g);
+  REQUIRE(!refused);
+  CHECK(refused.code() == errc::invalid_value);
+  CHECK(refused.fault().place().item == seen.op());
+  CHECK(refused.fault().message().find("(op 3 'look': op 5 'write' behind it writes 'tower', which overlaps "
+                                       "'model')") != std::string::npos);
+}
+
+TEST_CASE("r05: an op must not read the whole and write a member") {
+  model m;
+  step_graph g;
+  const auto whole = g.variable("model", m);
+  const auto tower = g.variable("tower", m.tower);
+  const auto both = g.add("both", [](const model&, long&) {}, g.read(whole), g.write(tower));
+  const auto refused = g.check();
+  REQUIRE(!refused);
+  CHECK(refused.fault().place().item == both.op());
+  CHECK(refused.fault().message().find("'model', which overlaps 'tower'") != std::string::npos);
+}
