@@ -2,6 +2,9 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/explain_cut.hpp>
+#include <deeprec/graph/flat_graph.hpp>
+#include <deeprec/graph/smart_stage.hpp>
 #include <deeprec/graph/staged_program.hpp>
 #include <deeprec/graph/step_graph.hpp>
 #include <deeprec/graph/step_program.hpp>
@@ -102,4 +105,32 @@ TEST_CASE("r05: an op must not read the whole and write a member") {
   REQUIRE(!refused);
   CHECK(refused.fault().place().item == both.op());
   CHECK(refused.fault().message().find("'model', which overlaps 'tower'") != std::string::npos);
+}
+
+TEST_CASE("r24: smart_stage moves no external op of any flat graph") {
+  for (const bool several : {false, true}) {
+    for (const stage_rule rule : {stage_rule::farthest, stage_rule::balanced}) {
+      flat_graph_builder b;
+      const index_t read = b.add({.name = "read", .effects = op_effects::external});
+      const index_t io = b.add({.name = "io", .kind = op_kind::stage, .stage = "io"});
+      const index_t hash = b.add({.name = "hash"});
+      const index_t noise = b.add({.name = "noise", .effects = op_effects::external});
+      const index_t table = b.add({.name = "table", .kind = op_kind::variable});
+      const index_t lookup = b.add({.name = "lookup", .effects = op_effects::reads});
+      const index_t dropout =
+          b.add({.name = "dropout", .effects = several ? op_effects::external : op_effects::none});
+      const index_t loss = b.add({.name = "loss", .effects = op_effects::target});
+      b.connect(read, 0, io, 0);
+      b.connect(io, 0, hash, 0);
+      b.connect(hash, 0, noise, 0);
+      b.connect(noise, 0, lookup, 0);
+      b.connect(table, 0, lookup, 1);
+      b.connect(lookup, 0, dropout, 0);
+      b.connect(dropout, 0, loss, 0);
+      const flat_graph g = b.build().or_throw();
+      const stage_cut cut = smart_stage(g, {.rule = rule}).or_throw();
+      CHECK(cut.staged_ops() == std::vector<index_t>{read, hash});
+      CHECK(why_stays(g, cut, noise) == "it is external");
+    }
+  }
 }

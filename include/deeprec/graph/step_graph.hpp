@@ -107,8 +107,8 @@ class step_graph {
   step_graph& operator=(step_graph&&) noexcept = default;
 
   /// An object of the caller, which outlives the graph and what is compiled from it. It is the bytes of the
-  /// object, not what these point to: variables that share one, as a struct and a member of it do, are ordered
-  /// and checked as one variable is. T is a complete type.
+  /// object, not what these point to. Variables that share a byte, as a struct and a member of it do, are
+  /// ordered and checked as one variable is. T is a complete type.
   template <class T>
   [[nodiscard]] deeprec::variable<T> variable(std::string_view name, T& object) {
     const index_t op =
@@ -241,8 +241,7 @@ class step_graph {
   }
 
   /// The ops as arrays, by the same numbers: a variable is an op of its own, an input of an op a port,
-  /// effects and the order of external ops are control edges. External ops behind the user's stages are
-  /// targets, so that no pass moves one of several over a cut.
+  /// effects and the order of external ops are control edges. smart_stage moves no external op.
   ///
   /// @cost    O(ops + inputs), and for each variable that ops on two sides of a stage access the square of
   ///          its accesses

@@ -171,7 +171,7 @@ std::vector<index_t> cuts_behind(const flat_graph& g, const std::vector<bool>& b
   return cuts;
 }
 
-/// Of variables that overlap: "'tower', which overlaps 'model'", or the second name where both are one object.
+/// Of variables that overlap: "'tower', which overlaps 'model'"; the second name where both are one object.
 inline std::string overlap_text(const step_core& g, const step_input& a, const step_input& b) {
   const std::string of_b = "'" + g.op(b.from.op).name + "'";
   if (a.is_object(b)) return of_b;
@@ -250,15 +250,11 @@ class step_checks {
     for (index_t v = 0; v < g_.size(); ++v) {
       if (std::optional<fault> wrong = rules(v)) return *std::move(wrong);
     }
-    result<flat_graph> flat = flatten({});
+    result<flat_graph> flat = flatten();
     if (!flat) return flat;
     const std::vector<index_t> cuts = cuts_behind(flat.value(), {}, [](index_t) { return true; });
     if (std::optional<fault> race = find_race(g_, cuts)) return *std::move(race);
     if (std::optional<fault> fed = find_fed_before(g_, flat.value(), cuts)) return *std::move(fed);
-    // A pass must not move one of several external ops over the cut: none moves.
-    for (index_t v = 0; v < g_.size(); ++v) {
-      if (g_.op(v).external && cuts[at(v)] == 0) return flatten(cuts);
-    }
     return flat;
   }
 
@@ -331,7 +327,7 @@ class step_checks {
     return std::nullopt;
   }
 
-  result<flat_graph> flatten(const std::vector<index_t>& cuts) const {
+  result<flat_graph> flatten() const {
     flat_graph_builder build;
     for (index_t v = 0; v < g_.size(); ++v) {
       const step_op& op = g_.op(v);
@@ -341,8 +337,7 @@ class step_checks {
         if (in.is_variable() && in.changes()) effects = effects | op_effects::writes;
       }
       if (op.external || op.is_source) effects = effects | op_effects::external;
-      const bool stays = !cuts.empty() && op.external && !op.is_source && cuts[at(v)] == 0;
-      if (op.target || stays) effects = effects | op_effects::target;
+      if (op.target) effects = effects | op_effects::target;
       build.add({.name = op.name,
                  .kind = op.kind,
                  .place = op.place,
