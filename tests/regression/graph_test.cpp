@@ -4,6 +4,7 @@
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/graph/explain_cut.hpp>
 #include <deeprec/graph/flat_graph.hpp>
+#include <deeprec/graph/interpret.hpp>
 #include <deeprec/graph/smart_stage.hpp>
 #include <deeprec/graph/staged_program.hpp>
 #include <deeprec/graph/step_graph.hpp>
@@ -11,6 +12,7 @@
 
 #include <doctest/doctest.h>
 
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -132,5 +134,102 @@ TEST_CASE("r24: smart_stage moves no external op of any flat graph") {
       CHECK(cut.staged_ops() == std::vector<index_t>{read, hash});
       CHECK(why_stays(g, cut, noise) == "it is external");
     }
+  }
+}
+
+TEST_CASE("r08: a step that has begun ends, wherever a stop comes; one that has not leaves everything") {
+  // An op for each place of the stop: the source, the ops, and the verbs that they call.
+  static constexpr int places = 5;
+  for (int how = 0; how < 3; ++how) {
+    for (int place = 0; place < places; ++place) {
+      CAPTURE(how);
+      CAPTURE(place);
+      long drawn = 0, dense = 0, rows = 0, seen_stops = 0;
+      std::stop_source stop;
+      const auto at = [&](int here, long item) {
+        if (here == place && item == 3) stop.request_stop();
+      };
+      step_graph g;
+      const auto d = g.variable("dense", dense);
+      const auto r = g.variable("rows", rows);
+      const auto read = g.source<long>("read", [&](long& out) {
+        out = ++drawn;
+        at(0, out);
+        return drawn <= 6;
+      });
+      const auto parse = g.add<long>(
+          "parse",
+          [&](const step_call& call, const long& in, long& out) {
+            at(1, out = in);
+            seen_stops += call.on.stop != nullptr ? 1 : 0;
+          },
+          read);
+      const auto tower = g.add<long>(
+          "step tower", [&](const long& in, long& w, long& out) { w += out = in, at(2, in); }, parse,
+          g.accumulate(d));
+      g.add(
+           "step rows", [&](const long& in, const long&, long& w) { w += in, at(3, in); }, parse, tower,
+           g.accumulate(r))
+          .role(op_role::apply);
+      thread_pool pool(2);
+      const std::stop_token token = stop.get_token();
+      context ctx{pool};
+      ctx.stop = &token;
+      if (place == 4) stop.request_stop();
+      const auto check = [&](const result<bool>& more, long steps, long next) {
+        CHECK(more.code() == errc::stopped);
+        CHECK(drawn == steps);
+        CHECK(dense == steps * (steps + 1) / 2);
+        CHECK(rows == dense);
+        CHECK(next == steps);
+      };
+      const long whole = place == 4 ? 0 : 3;
+      result<bool> more = true;
+      if (how == 2) {
+        step_interpreter it(g);
+        long steps = 0;
+        while ((more = it.step(ctx, [](index_t) { return 0; })) && more.value()) ++steps;
+        check(more, whole, steps);
+        while (it.step(pool, [](index_t) { return 0; }).or_throw()) ++steps;
+        CHECK(steps == 6);
+      } else {
+        const step_program program = step_program::compile(g).or_throw();
+        step_state state = program.make_state();
+        const auto run = [&](const auto& on) {
+          return how == 0 ? program.run(on, state) : program.run_on(on, state);
+        };
+        while ((more = run(ctx)) && more.value()) continue;
+        check(more, whole, state.step());
+        while (run(context{pool}).or_throw()) continue;
+        CHECK(state.step() == 6);
+      }
+      CHECK(dense == 21);
+      CHECK(rows == 21);
+      CHECK(seen_stops == 0);
+    }
+  }
+}
+
+TEST_CASE("h01: the fault of a source has the whole name of the source") {
+  for (const bool staged : {false, true}) {
+    step_graph g;
+    const auto read = g.source<int>("read: log.tsv", [](int&) -> result<bool> {
+      return fault(status(errc::invalid_value, "the line must have 3 fields"), "log.tsv");
+    });
+    g.add("use", [](const int&) {}, g.stage("io", read));
+    thread_pool pool(2);
+    result<void> ran;
+    if (staged) {
+      staged_program program = staged_program::compile(g).or_throw();
+      ran = program.run(pool, [](step_state&) {});
+    } else {
+      const step_program program = step_program::compile(g).or_throw();
+      step_state state = program.make_state();
+      if (const result<bool> more = program.run(pool, state); !more) ran = more.fault();
+    }
+    REQUIRE(!ran);
+    CHECK(ran.fault().message().find("read: log.tsv: the line must have 3 fields") != std::string::npos);
+    CHECK(ran.fault().place().item == read.op());
+    CHECK(ran.fault().file() == "log.tsv");
   }
 }

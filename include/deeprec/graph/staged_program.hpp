@@ -133,7 +133,7 @@ class staged_run {
   }
   template <class E>
   static result<bool> run_part(const context<E>& ctx, const task_plan& plan, step_state& state) {
-    return run_step(ctx, state_access::storage(state), [&](const auto& on, step_storage& step) {
+    return run_step(ctx, plan, state_access::storage(state), [&](const auto& on, step_storage& step) {
       return run_inline(on, plan, static_cast<step_cells*>(&step));
     });
   }
