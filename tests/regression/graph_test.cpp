@@ -12,8 +12,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace deeprec;
@@ -232,4 +236,213 @@ TEST_CASE("h01: the fault of a source has the whole name of the source") {
     CHECK(ran.fault().place().item == read.op());
     CHECK(ran.fault().file() == "log.tsv");
   }
+}
+
+namespace {
+
+/// Steps with a variable that changes in their order, and places where a run ends or an op fails.
+struct staged_steps {
+  static constexpr long count = 12;
+  enum place { in_source, before, behind, in_done };
+  // An op of this place, at this item: it requests a stop, returns a fault, or throws.
+  struct event {
+    place where;
+    long item;
+    enum { stops, fails, throws } what;
+  };
+  std::vector<event> events{};
+  std::stop_source stop{};
+  long drawn = 0;
+  long hash = 7;
+  step_graph graph{};
+  value<long> parsed{}, trained{};
+
+  staged_steps() {
+    step_graph& g = graph;
+    const auto weights = g.variable("weights", hash);
+    const auto read = g.source<long>("read", [this](long& out) -> result<bool> {
+      out = drawn++;
+      if (const status s = happens(in_source, out); !s) return s;
+      return out < count;
+    });
+    const auto pass = [this](place where) {
+      return [this, where](const step_call& call, const long& in, long& out) {
+        out = 100 * in + call.step;
+        return happens(where, in);
+      };
+    };
+    const auto first = g.add<long>("parse", pass(before), g.stage("io", read));
+    parsed = g.stage("parsed", first);
+    trained = g.add<long>(
+        "train",
+        [this](const long& in, long& w, long& out) {
+          out = w = w * 31 + in;
+          return happens(behind, in / 100);
+        },
+        parsed, g.write(weights));
+  }
+  status happens(place where, long item) {
+    for (const event& e : events) {
+      if (e.where != where || e.item != item) continue;
+      if (e.what == event::stops) stop.request_stop();
+      if (e.what == event::fails) return {errc::invalid_value, "test: it must be good", {.value = item}};
+      if (e.what == event::throws) throw std::runtime_error("item " + std::to_string(item));
+    }
+    return {};
+  }
+};
+
+/// What a caller sees: of each step its number and its values, and of each failure its text.
+using seen_steps = std::vector<std::string>;
+
+std::string seen(const staged_steps& of, const step_state& s) {
+  return std::to_string(s.get(of.parsed)) + ' ' + std::to_string(s.get(of.trained));
+}
+/// Calls run() until it returns ok. What failed in the caller is left out, since it loses no step.
+template <class Run>
+void go_on(seen_steps& made, const Run& run) {
+  for (int calls = 0; calls < 100; ++calls) {
+    try {
+      const result<void> ran = run();
+      if (ran) return;
+      if (ran.code() != errc::stopped && ran.code() != errc::cancelled)
+        made.push_back(std::to_string(ran.fault().place().value));
+    } catch (const error& e) {
+      const std::string text = e.what();
+      made.push_back(text.substr(text.rfind("item ")));
+    }
+  }
+  FAIL("it never ends");
+}
+
+seen_steps run_plainly(const std::vector<staged_steps::event>& events) {
+  staged_steps of;
+  of.events = events;
+  const step_program program = step_program::compile(of.graph).or_throw();
+  step_state state = program.make_state();
+  seen_steps made;
+  go_on(made, [&]() -> result<void> {
+    while (true) {
+      const result<bool> more = program.run(inline_executor(), state);
+      if (!more) return more.fault();
+      if (!more.value()) return {};
+      made.push_back(seen(of, state));
+    }
+  });
+  return made;
+}
+
+struct staged_case {
+  std::size_t capacity;
+  int producers;
+  index_t ends_after;  // steps: done() fails then; -1: never
+};
+/// The same with the steps of runs that end early, and go on.
+seen_steps run_staged(thread_pool& pool, const std::vector<staged_steps::event>& events, const staged_case& how,
+                      long& drawn) {
+  staged_steps of;
+  of.events = events;
+  staged_program program =
+      staged_program::compile(of.graph, {.capacity = how.capacity, .producers = how.producers}).or_throw();
+  seen_steps made;
+  index_t done = 0;
+  go_on(made, [&] {
+    of.stop = std::stop_source();
+    return program.run(
+        pool,
+        [&](step_state& s) -> status {
+          made.push_back(seen(of, s));
+          static_cast<void>(of.happens(staged_steps::in_done, s.get(of.parsed) / 100));
+          if (++done == how.ends_after) return {errc::cancelled, "test: enough"};
+          return {};
+        },
+        of.stop.get_token());
+  });
+  CHECK(program.kept_steps() == 0);
+  drawn = of.drawn;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("r09: runs that done() or a stop ends, and that go on, are one run") {
+  thread_pool pool(2);
+  const seen_steps expected = run_plainly({});
+  REQUIRE(expected.size() == staged_steps::count);
+  const auto check = [&](const std::vector<staged_steps::event>& events, const staged_case& how) {
+    long drawn = 0;
+    const seen_steps made = run_staged(pool, events, how, drawn);
+    CHECK(made == expected);
+    CHECK(drawn == staged_steps::count + 1);
+  };
+  for (const int producers : {1, 2, 4}) {
+    for (std::size_t capacity = 1; capacity <= 8; ++capacity) {
+      CAPTURE(producers);
+      CAPTURE(capacity);
+      for (index_t n = 1; n <= staged_steps::count; ++n) check({}, {capacity, producers, n});
+      for (const auto where : {staged_steps::in_source, staged_steps::before, staged_steps::behind,
+                               staged_steps::in_done}) {
+        for (long item = 0; item <= staged_steps::count; ++item)
+          check({{where, item, staged_steps::event::stops}}, {capacity, producers, -1});
+      }
+    }
+  }
+}
+
+TEST_CASE("r09: a failure of a step that was drawn ahead is reported when its turn comes, by the next run") {
+  thread_pool pool(2);
+  for (const auto where : {staged_steps::in_source, staged_steps::before, staged_steps::behind}) {
+    for (const auto what : {staged_steps::event::fails, staged_steps::event::throws}) {
+      const std::vector<staged_steps::event> events{{where, 5, what}, {where, 8, what}};
+      const seen_steps expected = run_plainly(events);
+      REQUIRE(expected.size() == staged_steps::count);  // ten steps, two failures
+      for (const int producers : {1, 3}) {
+        for (const std::size_t capacity : {1, 3, 8}) {
+          for (const index_t n : {-1, 1, 3, 4, 5, 6, 7, 9}) {
+            CAPTURE(where);
+            CAPTURE(what);
+            CAPTURE(producers);
+            CAPTURE(capacity);
+            CAPTURE(n);
+            long drawn = 0;
+            const seen_steps made = run_staged(pool, events, {capacity, producers, n}, drawn);
+            CHECK(drawn == staged_steps::count + 1);
+            REQUIRE(made.size() == expected.size());
+            // Numbers differ behind the failure of an op: a staged step that failed keeps its own.
+            for (std::size_t i = 0; i < made.size(); ++i) {
+              if (where == staged_steps::in_source || i < 6 || i == 8) CHECK(made[i] == expected[i]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("r09: a run that ends early tells how far the source is ahead, and can drop that") {
+  thread_pool pool(2);
+  staged_steps of;
+  staged_program program = staged_program::compile(of.graph, {.capacity = 4}).or_throw();
+  std::vector<index_t> numbers;
+  const auto run = [&](index_t steps) {
+    return program.run(pool, [&, steps](step_state& s) mutable -> status {
+      numbers.push_back(s.step());
+      if (--steps == 0) return {errc::cancelled, "test: enough"};
+      return {};
+    });
+  };
+  CHECK(run(3).code() == errc::cancelled);
+  const long ended = (std::min)(of.drawn, staged_steps::count);
+  CHECK(program.kept_steps() == ended - 3);
+  program.drop_kept();
+  CHECK(program.kept_steps() == 0);
+  of.drawn = 3;
+  CHECK(run(-1).ok());
+  CHECK(numbers == std::vector<index_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  // The end of the source, seen ahead, is an end of the next run.
+  of.drawn = 11;
+  CHECK(run(1).code() == errc::cancelled);
+  const long drawn = of.drawn;
+  CHECK(run(-1).ok());
+  CHECK(of.drawn == (std::max)(drawn, 13L));
 }
