@@ -261,8 +261,7 @@ TEST_CASE(
       }
       ++wrong_cuts;
       const result<staged_graph> bad = apply_cut(g, wrong);
-      const bool same =
-          bad && run_staged(bad.value(), ahead_in(g), others, 1, 1) == run_plainly(g, others);
+      const bool same = bad && run_staged(bad.value(), ahead_in(g), others, 1, 1) == run_plainly(g, others);
       wrong_seen += same ? 0 : 1;
       break;
     }

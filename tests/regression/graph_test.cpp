@@ -2,6 +2,7 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/describe_graph.hpp>
 #include <deeprec/graph/explain_cut.hpp>
 #include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/interpret.hpp>
@@ -10,14 +11,26 @@
 #include <deeprec/graph/step_graph.hpp>
 #include <deeprec/graph/step_program.hpp>
 
+#include "support/seed.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <random>
 #include <stdexcept>
 #include <stop_token>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 using namespace deeprec;
@@ -338,8 +351,8 @@ struct staged_case {
   index_t ends_after;  // steps: done() fails then; -1: never
 };
 /// The same with the steps of runs that end early, and go on.
-seen_steps run_staged(thread_pool& pool, const std::vector<staged_steps::event>& events, const staged_case& how,
-                      long& drawn) {
+seen_steps run_staged(thread_pool& pool, const std::vector<staged_steps::event>& events,
+                      const staged_case& how, long& drawn) {
   staged_steps of;
   of.events = events;
   staged_program program =
@@ -445,4 +458,101 @@ TEST_CASE("r09: a run that ends early tells how far the source is ahead, and can
   const long drawn = of.drawn;
   CHECK(run(-1).ok());
   CHECK(of.drawn == (std::max)(drawn, 13L));
+}
+
+namespace {
+
+struct takes_memory {
+  explicit takes_memory(std::pmr::memory_resource* from) : memory(from) {}
+  std::pmr::memory_resource* memory;
+};
+struct plain_pointer {
+  std::pmr::memory_resource* memory;
+};
+
+template <class T>
+bool begins_empty() {
+  static_assert(!detail::takes_resource<T>);
+  step_graph g;
+  const auto fed = g.placeholder<T>("fed");
+  step_state state = step_program::compile(g).or_throw().make_state();
+  if constexpr (requires(const T& v) { v.has_value(); }) {
+    return !state.get(fed).has_value();
+  } else if constexpr (requires(const T& v) { v.index(); }) {
+    return state.get(fed).index() == 0;
+  } else {
+    return state.get(fed) == nullptr;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("r21: a value that holds a pointer, or is made from one, is not given the resource of the state") {
+  using resource = std::pmr::memory_resource;
+  CHECK(begins_empty<std::optional<std::pmr::vector<int>>>());
+  CHECK(begins_empty<std::optional<takes_memory>>());
+  CHECK(begins_empty<std::optional<resource*>>());
+  CHECK(begins_empty<std::shared_ptr<resource>>());  // it would own the default resource
+  CHECK(begins_empty<std::unique_ptr<resource>>());
+  CHECK(begins_empty<std::variant<std::monostate, resource*>>());
+  static_assert(!detail::takes_resource<std::tuple<resource*>>);
+  static_assert(!detail::takes_resource<plain_pointer>);
+  static_assert(!detail::takes_resource<resource*>);
+  static_assert(detail::takes_resource<takes_memory>);
+  static_assert(detail::takes_resource<std::pmr::vector<int>>);
+  static_assert(detail::takes_resource<std::pmr::string>);
+}
+
+namespace {
+
+struct with_number {
+  static constexpr const char* kind = "norm";
+  using output = float;
+  double eps;
+  float scale;
+  std::int64_t seed;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("eps", eps);
+    visit("scale", scale);
+    visit("seed", seed);
+  }
+  void operator()(const float& x, float& out) const { out = x; }
+};
+detail::attribute_list attributes_of(const with_number& op) {
+  step_graph g;
+  const auto x = g.constant("x", 1.0F);
+  const auto added = g.add(op, x);
+  return detail::attributes_of(g.core().op(added.op()));
+}
+
+}  // namespace
+
+TEST_CASE("r07: the text of an attribute reads as its number, whatever it is") {
+  step_graph g;
+  const auto x = g.constant("x", 1.0F);
+  g.add("norm", with_number{1e-8, 0.5F, 1000}, x);
+  CHECK(explain(g).find("norm (eps = 1e-08, scale = 0.5, seed = 1000)") != std::string::npos);
+  CHECK(attributes_of({1e-7, 1, 1}) != attributes_of({4e-7, 1, 1}));
+  std::mt19937_64 random(deeprec_test::seed());
+  std::vector<double> numbers{0, 1e-7, 4e-7, 1e300, 5e-324, 0.1, 1e23,
+                              std::numeric_limits<double>::infinity(), -1.0 / 3};
+  for (int i = 0; i < 1000; ++i) {
+    const int exponent = static_cast<int>(random() % 2000) - 1000;
+    numbers.push_back(std::ldexp(static_cast<double>(random()), exponent));
+  }
+  for (const double number : numbers) {
+    const auto narrow = static_cast<float>(number);
+    const auto whole = static_cast<std::int64_t>(random());
+    const detail::attribute_list all = attributes_of({number, narrow, whole});
+    const auto reads_as = [&](std::size_t which, auto value) {
+      decltype(value) read{};
+      const std::string& text = all[which].second;
+      const auto end = std::from_chars(text.data(), text.data() + text.size(), read);
+      return end.ec == std::errc() && end.ptr == text.data() + text.size() && read == value;
+    };
+    CHECK(reads_as(0, number));
+    CHECK(reads_as(1, narrow));
+    CHECK(reads_as(2, whole));
+  }
 }

@@ -7,9 +7,9 @@
 //   std::puts(explain(graph, cut).c_str());
 //   staged_graph staged = apply_cut(graph, cut).or_throw();
 //
-// An op may move if no variable, placeholder, control flow, external op or target reaches it: then it computes
-// the same in any step. What the user runs ahead may be external, a reader above all. Not here: graphs without
-// a stage of the user; the run (pipeline/).
+// An op may move if no variable, placeholder, control flow, external op or target reaches it: then it
+// computes the same in any step. What the user runs ahead may be external, as a reader is. Not here: graphs
+// without a stage of the user; the run (pipeline/).
 #pragma once
 
 #include <algorithm>

@@ -7,8 +7,8 @@
 //   program.run(pool, [&](step_state& state) { use(state.get(loss)); }).or_throw();
 //
 // The state of a step travels, so no value is copied and no put and take are run. Steps keep their order, and
-// variables change behind the cut only, so the bits are those of step_program::run. A run that ends early keeps
-// the steps that it drew ahead, and the next one goes on with them. Not here: the choice of a cut
+// variables change behind the cut only, so the bits are those of step_program::run. A run that ends early
+// keeps the steps that it drew ahead, and the next one goes on with them. Not here: the choice of a cut
 // (smart_stage.hpp).
 #pragma once
 
@@ -361,9 +361,9 @@ class staged_program {
 
   /// Runs until the source ends, an op fails, done() fails or a stop is requested. A step that has begun
   /// behind the last cut ends. Those that were drawn ahead are kept, with their numbers and what was computed
-  /// of them (a failure too, which is reported when the step's turn comes); the next run begins with them, and
-  /// then calls the source. So runs that end early and go on are one run, as calls of step_program::run are. A
-  /// source that is set back needs drop_kept().
+  /// of them (a failure too, which is reported when the step's turn comes); the next run begins with them,
+  /// and then calls the source. So runs that end early and go on are one run, as calls of step_program::run
+  /// are. A source that is set back needs drop_kept().
   ///
   /// @param where an executor with threads for tasks and for bulk work, or a context on one. The ops behind
   ///              the last cut run on the caller's thread and get it as step_call::on; those before a cut

@@ -176,7 +176,10 @@ class step_graph {
   /// @param op called as op([const step_call&,] inputs..., outputs...), by several steps at once, and returns
   ///           nothing or a status
   /// @param inputs values, std::vectors of values (op_list<const T>), accesses of variables
-  /// @post    its outputs keep their memory from step to step: an op overwrites what a step before left
+  /// @post    its outputs keep their memory from step to step: an op overwrites what a step before left. At
+  ///          first one is as its default constructor makes it, or, where its class has a constructor from a
+  ///          std::pmr::memory_resource*, lies in the resource of the state; an optional, a smart pointer, a
+  ///          tuple, a variant and a plain struct have the first only
   /// @cost    amortised O(inputs); allocates
   /// @threads one at a time
   /// @error   throws std::bad_alloc, and what the op's move throws. What is wrong with the graph is reported

@@ -175,7 +175,8 @@ class step_program {
   /// @cost    as run_inline: no allocation but those of the ops, 2 to 8 ns for an op
   /// @threads one run at a time for one state
   /// @error   as run_inline: the status of the op that failed, with its name in the text and its number as
-  ///          item; stopped, where the token requested it before the step. Throws task_error for the exception of an op
+  ///          item; stopped, where the token requested it before the step. Throws task_error for the
+  ///          exception of an op
   template <class C>
   [[nodiscard]] result<bool> run(C&& on, step_state& state) const {
     detail::check_step_executor<C>();

@@ -203,10 +203,10 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
         if (level(a) <= level(b) || (!a.how->changes() && !b.how->changes())) continue;
         const place here(a.op, b.op, a.how, b.how);
         if (g.op(a.op).kind == op_kind::id_lookup || (found && found->first <= here)) continue;
-        found.emplace(here, refuse_step(g, a.op, "an op before a cut must not share a variable that changes",
-                                        named(g, b.op) + " behind it " +
-                                            (b.how->changes() ? "writes " : "reads ") +
-                                            overlap_text(g, *b.how, *a.how)));
+        found.emplace(here,
+                      refuse_step(g, a.op, "an op before a cut must not share a variable that changes",
+                                  named(g, b.op) + " behind it " + (b.how->changes() ? "writes " : "reads ") +
+                                      overlap_text(g, *b.how, *a.how)));
       }
     }
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <charconv>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -37,10 +38,16 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 struct unrelated;
 
+/// An optional, a smart pointer, a tuple, a variant or a plain struct: a pointer would be what it holds, or
+/// make that, and not where it allocates.
+template <class T>
+inline constexpr bool holds_value = std::is_aggregate_v<T> || requires(T& v) { *v; } ||
+                                    requires(T& v) { v.valueless_by_exception(); } ||
+                                    requires { std::tuple_size<T>::value; };
 /// A class that takes a memory resource, and not just any pointer.
 template <class T>
 inline constexpr bool takes_resource =
-    std::is_class_v<T> && std::is_constructible_v<T, std::pmr::memory_resource*> &&
+    std::is_class_v<T> && !holds_value<T> && std::is_constructible_v<T, std::pmr::memory_resource*> &&
     !std::is_constructible_v<T, unrelated*>;
 
 /// What a state of a step needs of the type of a value.
@@ -151,7 +158,7 @@ struct is_variable_handle<variable<T>> : std::true_type {};
 
 // --- ops ------------------------------------------------------------------------------------------------
 
-/// Names and values, as text.
+/// Names and values, as text: of a number the shortest one that reads as the same number.
 using attribute_list = std::vector<std::pair<std::string, std::string>>;
 
 struct attribute_taker {
@@ -166,12 +173,12 @@ struct attribute_taker {
       static_assert(std::is_arithmetic_v<T>,
                     "deeprec::step_graph: an attribute of an op is no number and no text. Fix: visit(name, "
                     "value) with an integer, a floating-point number or a string");
-      std::string text = std::to_string(v);
       if constexpr (std::is_floating_point_v<T>) {
-        text.erase(text.find_last_not_of('0') + 1);
-        if (text.back() == '.') text.pop_back();
+        char text[64];
+        to.emplace_back(name, std::string(text, std::to_chars(text, text + sizeof text, v).ptr));
+      } else {
+        to.emplace_back(name, std::to_string(v));
       }
-      to.emplace_back(name, std::move(text));
     }
   }
 };
