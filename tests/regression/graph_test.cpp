@@ -556,3 +556,29 @@ TEST_CASE("r07: the text of an attribute reads as its number, whatever it is") {
     CHECK(reads_as(2, whole));
   }
 }
+
+TEST_CASE("r20: a stale read before a stage is refused as one") {
+  for (const bool behind : {false, true}) {
+    long table = 0;
+    step_graph g;
+    const auto t = g.variable("table", table);
+    const auto ids = g.source<long>("read", [](long&) { return false; });
+    const auto look = [](const long& in, const long& from, long& out) { out = in + from; };
+    const auto change = [](const long& in, long& to, long& out) { out = to += in; };
+    const auto first = behind ? g.add<long>("update", change, ids, g.accumulate(t))
+                              : g.add<long>("lookup", look, ids, g.stale_read(t, 4));
+    const auto rows = g.stage("io", first);
+    if (behind) {
+      g.add<long>("lookup", look, rows, g.stale_read(t, 4));
+    } else {
+      g.add<long>("update", change, rows, g.accumulate(t));
+    }
+    const auto refused = g.check();
+    REQUIRE(!refused);
+    CHECK(refused.code() == errc::invalid_value);
+    CHECK(refused.fault().place().item == first.op());
+    CHECK(refused.fault().message().find("a stale read must not be parted by a cut") != std::string::npos);
+    CHECK(refused.fault().message().find(behind ? "'lookup' behind it reads 'table'"
+                                                : "'update' behind it writes 'table'") != std::string::npos);
+  }
+}

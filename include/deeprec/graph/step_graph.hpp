@@ -132,7 +132,10 @@ class step_graph {
     check_mutable<T>();
     return detail::handle_access::access<T>(v, variable_use::accumulate, 1);
   }
-  /// The op takes const T&, as it was up to window - 1 steps before. The order of effects leaves it out.
+  /// The op takes const T&, as it was up to window - 1 steps before. With a window of 1 it is read(). With a
+  /// larger one the order of effects leaves it out, and it is a description only: no program of this folder
+  /// has a window (compile() returns unsupported), check() refuses a stage between it and what changes the
+  /// variable, and smart_stage leaves it where it is, as any read. pipeline/stale_loop.hpp runs such reads.
   template <class T>
   [[nodiscard]] variable_access<const T> stale_read(const deeprec::variable<T>& v, index_t window) const {
     return detail::handle_access::access<const T>(v, variable_use::stale_read, window);
@@ -255,8 +258,9 @@ class step_graph {
   ///          gradient op that needs what an apply op makes; an apply op that writes no variable; a stale
   ///          read with a window below 1; a stage of nothing, or of a name that another one has; an op before
   ///          a stage that accesses a variable which an op behind it writes (or that one overlaps), or writes
-  ///          one that is accessed behind it, unless it is an id lookup; an op before a stage that needs a
-  ///          placeholder; external ops (not the source) on both sides of a stage; a negative cost or size
+  ///          one that is accessed behind it, also by a stale read, unless it is an id lookup; an op before a
+  ///          stage that needs a placeholder; external ops (not the source) on both sides of a stage; a
+  ///          negative cost or size
   [[nodiscard]] result<flat_graph> flat() const { return detail::step_checks(*core_).run(); }
   /// Whether flat() would refuse it.
   ///

@@ -203,8 +203,13 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
         if (level(a) <= level(b) || (!a.how->changes() && !b.how->changes())) continue;
         const place here(a.op, b.op, a.how, b.how);
         if (g.op(a.op).kind == op_kind::id_lookup || (found && found->first <= here)) continue;
+        const step_input& reader = *(a.how->changes() ? b : a).how;
+        const bool stale = reader.use == variable_use::stale_read && reader.window > 1;
         found.emplace(here,
-                      refuse_step(g, a.op, "an op before a cut must not share a variable that changes",
+                      refuse_step(g, a.op,
+                                  stale ? "a stale read must not be parted by a cut from what changes its "
+                                          "variable: nothing there bounds how stale it is"
+                                        : "an op before a cut must not share a variable that changes",
                                   named(g, b.op) + " behind it " + (b.how->changes() ? "writes " : "reads ") +
                                       overlap_text(g, *b.how, *a.how)));
       }
