@@ -69,6 +69,18 @@ struct definition {
         if (g.source(a) == take && !g.is_control(a)) user[at(g.destination(a))] = 1;
       }
     }
+    // What a put needs, of whichever stage: the user runs it ahead.
+    bits ahead(n);
+    for (bool more = true; more;) {
+      more = false;
+      for (index_t e = 0; e < g.edge_count(); ++e) {
+        const op_kind to = g.kind(g.destination(e));
+        const bool put = to == op_kind::stage_put || to == op_kind::stage;
+        if (ahead[at(g.source(e))] != 0 || (!put && ahead[at(g.destination(e))] == 0)) continue;
+        ahead[at(g.source(e))] = 1;
+        more = true;
+      }
+    }
     seed.assign(n, 0);
     for (index_t v = 0; v < g.size(); ++v) {
       const op_kind k = g.kind(v);
@@ -76,6 +88,7 @@ struct definition {
       seed[at(v)] =
           !undone(v) && (k == op_kind::variable || k == op_kind::placeholder || k == op_kind::control_flow ||
                          has_effect(f, op_effects::writes | op_effects::target) ||
+                         (has_effect(f, op_effects::external) && ahead[at(v)] == 0) ||
                          (has_effect(f, op_effects::reads) && k != op_kind::id_lookup));
     }
     // Reachability, by squaring.

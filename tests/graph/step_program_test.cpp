@@ -36,7 +36,7 @@ std::vector<word> all_values(const built_steps& built, const From& from) {
   return now;
 }
 void close(bits& made, const step_world& world) {
-  made.push_back(world.variables);
+  made.push_back(world.variables());
   made.push_back(world.log);
 }
 

@@ -18,7 +18,20 @@ namespace deeprec_test {
 using deeprec::index_t;
 using word = std::uint64_t;
 
-enum class step_kind { pure, pair, constant, reads, stale, writes, adds, external, id_lookup, stage };
+enum class step_kind {
+  pure,
+  pair,
+  constant,
+  reads,
+  reads_both,
+  stale,
+  writes,
+  writes_both,
+  adds,
+  external,
+  id_lookup,
+  stage
+};
 
 struct described_op {
   step_kind kind = step_kind::pure;
@@ -33,11 +46,22 @@ struct described_steps {
   std::vector<described_op> ops;
 };
 
+/// An object of which the whole and each member are variables.
+struct word_pair {
+  word held[2] = {5, 5};
+};
 /// What steps change: variables, and what is outside of the graph.
 struct step_world {
-  std::vector<word> variables;
+  std::vector<word_pair> pairs;
   std::vector<word> log;
   word drawn = 0;
+
+  [[nodiscard]] word& variable(std::size_t v) { return pairs[v / 2].held[v % 2]; }
+  [[nodiscard]] std::vector<word> variables() const {
+    std::vector<word> all;
+    for (const word_pair& p : pairs) all.insert(all.end(), {p.held[0], p.held[1]});
+    return all;
+  }
 };
 
 inline word mixed(word salt, const deeprec::op_list<const word>& in) {
@@ -81,6 +105,21 @@ struct writing_op {
     return {};
   }
 };
+struct reading_both_op {
+  using output = word;
+  word salt;
+  void operator()(deeprec::op_list<const word> in, const word_pair& state, word& out) const {
+    out = deeprec::mix64(mixed(salt, in) ^ state.held[0]) + state.held[1];
+  }
+};
+struct writing_both_op {
+  using output = word;
+  word salt;
+  void operator()(deeprec::op_list<const word> in, word_pair& state, word& out) const {
+    out = deeprec::mix64(mixed(salt, in) + state.held[0]) ^ state.held[1];
+    state.held[salt % 2] = deeprec::mix64(out + 7);
+  }
+};
 struct adding_op {
   word salt;
   void operator()(deeprec::op_list<const word> in, word& sum) const { sum += mixed(salt, in); }
@@ -103,15 +142,16 @@ struct finding_op {
   void operator()(deeprec::op_list<const word> in, const word&, word& out) const { out = mixed(salt, in); }
 };
 /// Accesses a variable that the graph does not know of.
+template <class Op, class State>
 struct hiding_op {
   using output = word;
-  word salt;
-  word* state;
-  void operator()(deeprec::op_list<const word> in, word& out) const {
-    out = deeprec::mix64(mixed(salt, in) + *state);
-    *state = deeprec::mix64(out + 7);
-  }
+  Op op;
+  State* state;
+  auto operator()(deeprec::op_list<const word> in, word& out) const { return op(in, *state, out); }
 };
+
+template <class Op, class State>
+hiding_op(Op, State*) -> hiding_op<Op, State>;
 
 /// A graph, and the values that a step makes.
 struct built_steps {
@@ -124,10 +164,13 @@ struct built_steps {
 inline built_steps build_steps(const described_steps& from, step_world& world, bool hide = false) {
   built_steps made;
   deeprec::step_graph& g = made.graph;
-  world.variables.assign(from.variables, 5);
+  world.pairs.assign((from.variables + 1) / 2, word_pair());
   std::vector<deeprec::variable<word>> variables;
   for (std::size_t v = 0; v < from.variables; ++v)
-    variables.push_back(g.variable("v" + std::to_string(v), world.variables[v]));
+    variables.push_back(g.variable("v" + std::to_string(v), world.variable(v)));
+  std::vector<deeprec::variable<word_pair>> both;
+  for (std::size_t p = 0; p < world.pairs.size(); ++p)
+    both.push_back(g.variable("both " + std::to_string(p), world.pairs[p]));
   std::vector<deeprec::value<word>>& values = made.values;
   values.push_back(g.source<word>("read", [&world, steps = from.steps](word& out) {
     out = deeprec::mix64(world.drawn + 1000);
@@ -148,6 +191,14 @@ inline built_steps build_steps(const described_steps& from, step_world& world, b
         values.push_back(added.template get<1>());
     };
     const auto variable = [&]() -> const auto& { return variables[op.variable % variables.size()]; };
+    const auto pair = [&]() -> const auto& { return both[op.variable % both.size()]; };
+    const auto write = [&](const auto& how, const auto& to, auto& state) {
+      if (hide) {
+        refine(g.add(name, hiding_op{how, &state}, in));
+      } else {
+        refine(g.add(name, how, in, g.write(to)));
+      }
+    };
     switch (op.kind) {
       case step_kind::pure:
         refine(g.add(name, pure_op{salt}, in));
@@ -165,11 +216,13 @@ inline built_steps build_steps(const described_steps& from, step_world& world, b
         refine(g.add(name, reading_op{salt}, in, g.stale_read(variable(), 1)));
         break;
       case step_kind::writes:
-        if (hide) {
-          refine(g.add(name, hiding_op{salt, &world.variables[op.variable % variables.size()]}, in));
-        } else {
-          refine(g.add(name, writing_op{salt}, in, g.write(variable())));
-        }
+        write(writing_op{salt}, variable(), world.variable(op.variable % variables.size()));
+        break;
+      case step_kind::reads_both:
+        refine(g.add(name, reading_both_op{salt}, in, g.read(pair())));
+        break;
+      case step_kind::writes_both:
+        write(writing_both_op{salt}, pair(), world.pairs[op.variable % both.size()]);
         break;
       case step_kind::adds:
         refine(g.add(name, adding_op{salt}, in, g.accumulate(variable())));
@@ -222,6 +275,7 @@ inline described_steps random_steps(std::mt19937_64& random) {
     add(dice == 0   ? step_kind::writes
         : dice == 1 ? step_kind::external
         : dice == 2 ? step_kind::reads
+        : dice == 3 ? step_kind::reads_both
                     : kinds[below(6)],
         4);
   }
@@ -232,7 +286,12 @@ inline described_steps random_steps(std::mt19937_64& random) {
                                           step_kind::stale, step_kind::adds,    step_kind::id_lookup,
                                           step_kind::pure,  step_kind::constant};
     if (second && i == behind / 3) add(step_kind::stage, 3);
-    add(below(20) == 0 ? step_kind::external : kinds[below(11)], 6);
+    const std::size_t dice = below(20);
+    add(dice == 0   ? step_kind::external
+        : dice == 1 ? step_kind::reads_both
+        : dice == 2 ? step_kind::writes_both
+                    : kinds[below(11)],
+        6);
   }
   return made;
 }

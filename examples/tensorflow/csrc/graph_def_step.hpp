@@ -311,7 +311,7 @@ class graph_def_step {
       } else if (def.is_stateful() || writes_reference(def)) {
         effects_[at(v)] = is_one_of(op, readers) ? op_effects::reads : op_effects::reads | op_effects::writes;
       }
-    } else if (def.is_stateful()) {
+    } else if (def.is_stateful() && op != "Assert") {  // stateful only so that it is not pruned
       effects_[at(v)] = op_effects::external;
     }
   }

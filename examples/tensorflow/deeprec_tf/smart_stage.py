@@ -62,8 +62,8 @@ def smart_stage(graph=None, targets=(), rule="balanced", cost_per_byte=0.0, stag
     stage_threads   threads of the StagedSession
     listed          the most ops that a line of the explanation lists
 
-    An op may move if a target needs it, and no variable, placeholder, control flow or target reaches it. Iterators,
-    readers and queues belong to the input. An invalid graph (an input that is no node, a cycle, an op that is not
+    An op may move if a target needs it, and no variable, placeholder, control flow, target or stateful op behind the
+    stage reaches it. Iterators, readers and queues belong to the input. An invalid graph (an input that is no node, a cycle, an op that is not
     registered) raises InvalidArgumentError or NotFoundError with the node's name.
     """
     given = graph if graph is not None else tf.compat.v1.get_default_graph()

@@ -264,11 +264,14 @@ class task_list {
   void edge(index_t first, index_t second) { edges_.emplace_back(first, second); }
 
   /// The op accesses memory. Ops whose effects conflict keep the order in which they were added: a write
-  /// comes after the reads and the write before it, a read after the write before it.
+  /// comes after the reads and the write before it, a read after the write before it. Effects conflict where
+  /// they have the same address, whatever lies behind it: of an op that accesses a part of what another one
+  /// does, give both the address of the whole, or join them by edge().
   void affects(index_t op, const effect& what) { effects_.emplace_back(op, what); }
   void reads(index_t op, const void* object) { affects(op, {object, access_mode::reads, false}); }
   void writes(index_t op, const void* object) { affects(op, {object, access_mode::writes, false}); }
-  /// All effects of an operation (core/operation.hpp).
+  /// All effects that an operation reports: core/operation.hpp has which. An op that makes its offsets or
+  /// weights, or that accesses the matrix of which it writes a block, is not ordered by them.
   template <class Operation>
   void affects_as(index_t op, const Operation& operation) {
     operation.for_each_effect([&](const effect& what) { affects(op, what); });

@@ -187,7 +187,8 @@ class cut_words {
         break;
     }
     if (has_effect(g_.effects(op), op_effects::target)) return "a target";
-    return has_effect(g_.effects(op), op_effects::writes) ? "it writes a variable" : "it reads a variable";
+    if (has_effect(g_.effects(op), op_effects::writes)) return "it writes a variable";
+    return has_effect(g_.effects(op), op_effects::external) ? "it is external" : "it reads a variable";
   }
 
   const flat_graph& g_;

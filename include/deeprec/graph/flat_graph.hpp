@@ -52,7 +52,7 @@ enum class op_effects : std::uint8_t {
   none = 0,
   reads = 1,     ///< reads a variable
   writes = 2,    ///< writes a variable
-  external = 4,  ///< reads or writes something outside of the graph: a file, random numbers
+  external = 4,  ///< reads or writes something outside of the graph (a file, random numbers): in order
   target = 8,    ///< the caller wants it computed by the step itself
 };
 

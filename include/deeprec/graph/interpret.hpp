@@ -59,12 +59,17 @@ class step_interpreter {
   /// @param choose choose(n): a number below n
   /// @cost    O(ops^2 inputs)
   /// @threads one step at a time
-  /// @error   the status of an op. What an op throws passes through
+  /// @error   the status of an op; stopped, where the token requested it before the step. What an op throws
+  ///          passes through
   template <class C, class Choose>
   [[nodiscard]] result<bool> step(C&& on, Choose choose) {
     const auto given = detail::as_context(on);
+    if (given.stop != nullptr && given.stop->stop_requested())
+      return status(errc::stopped, {.operation = "step_interpreter::step"});
+    environment env = given;
+    env.stop = nullptr;
     executor_ref executor = *given.executor;
-    const context<executor_ref> ctx(executor, given);
+    const context<executor_ref> ctx(executor, env);
     const step_call call{ctx, step_};
     std::vector<bool> ran(at(g_.size()));
     for (index_t v = 0; v < g_.size(); ++v) {
@@ -130,8 +135,8 @@ class step_interpreter {
     };
     for (const detail::step_input& x : a.inputs) {
       for (const detail::step_input& y : b.inputs) {
-        if (!x.is_variable() || x.object != y.object || is_stale(x) || is_stale(y)) continue;
-        if (x.changes() || y.changes()) return true;
+        if (!x.is_variable() || !y.is_variable() || is_stale(x) || is_stale(y)) continue;
+        if (x.overlaps(y) && (x.changes() || y.changes())) return true;
       }
     }
     return false;

@@ -7,8 +7,9 @@
 //   std::puts(explain(graph, cut).c_str());
 //   staged_graph staged = apply_cut(graph, cut).or_throw();
 //
-// An op may move if no variable, placeholder, control flow or target reaches it: then it computes the same in
-// any step. Not here: graphs without a stage of the user; the run (pipeline/).
+// An op may move if no variable, placeholder, control flow, external op or target reaches it: then it
+// computes the same in any step. What the user runs ahead may be external, as a reader is. Not here: graphs
+// without a stage of the user; the run (pipeline/).
 #pragma once
 
 #include <algorithm>
@@ -241,9 +242,10 @@ inline void list_stages(const flat_graph& g, const stage_region& region, stage_c
 /// Decides which ops run before the cut. The graph is not changed: apply_cut does that to a copy.
 ///
 /// @pre      options.cost_per_byte >= 0, options.stage_threads >= 1
-/// @post     no variable, placeholder, control flow or target reaches an op that moved, except by the handle
-///           of a table into an id lookup; what a staged op needs is staged; the price is not above that of
-///           the farthest cut. A graph without a stage, or one where no value would cross, stays as it is,
+/// @post     no variable, placeholder, control flow or target, and no external op that no stage needs,
+///           reaches an op that moved, except by the handle of a table into an id lookup: so external ops
+///           keep their order. What a staged op needs is staged; the price is not above that of the farthest
+///           cut. A graph without a stage, or one where no value would cross, stays as it is,
 ///           and `reason` says why
 /// @numerics deterministic: the same cut for the same graph. Costs and bytes in a least cut are rounded to 58
 ///           bits of their sum

@@ -7,17 +7,20 @@
 //   program.run(pool, [&](step_state& state) { use(state.get(loss)); }).or_throw();
 //
 // The state of a step travels, so no value is copied and no put and take are run. Steps keep their order, and
-// variables change behind the cut only, so the bits are those of step_program::run. Not here: the choice of a
-// cut (smart_stage.hpp).
+// variables change behind the cut only, so the bits are those of step_program::run. A run that ends early
+// keeps the steps that it drew ahead, and the next one goes on with them. Not here: the choice of a cut
+// (smart_stage.hpp).
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <memory_resource>
+#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -61,12 +64,45 @@ struct staged_options {
 
 namespace detail {
 
+/// A step in flight, and how far it has come. A failure stays with it until its turn comes, since a run may
+/// end before it.
+struct staged_step {
+  step_state state;
+  index_t part = 0;  // that it runs next; above all parts: the source's
+  std::optional<fault> failed{};
+  std::exception_ptr thrown{};
+  [[nodiscard]] bool is_good() const noexcept { return !failed && thrown == nullptr; }
+  [[nodiscard]] index_t number() const noexcept { return state.step(); }
+};
+
 /// What the segments of a staged run share. Parts are numbered by the cuts behind them: part 0 is the rest.
 class staged_run {
  public:
   static constexpr index_t most_cuts = 2;  // what lies before more of them runs in one part
-  using pool_type = staging_pool<step_state>;
+  using pool_type = staging_pool<staged_step>;
   using lease = pool_type::lease;
+
+  /// A step on its way. Where it is dropped before it has ended, the next run begins with it.
+  class item {
+   public:
+    item(staged_run* run, lease step) noexcept : run_(run), step_(std::move(step)) {}
+    item(item&&) noexcept = default;
+    item& operator=(item&& other) noexcept {
+      std::swap(run_, other.run_);
+      std::swap(step_, other.step_);
+      return *this;
+    }
+    ~item() {
+      if (step_) run_->keep(std::move(step_));
+    }
+    [[nodiscard]] staged_step& operator*() const noexcept { return *step_; }
+    /// It is not kept any more.
+    [[nodiscard]] lease release() noexcept { return std::move(step_); }
+
+   private:
+    staged_run* run_;
+    lease step_;
+  };
 
   staged_run(std::vector<index_t> cuts, std::shared_ptr<const step_layout> layout, staged_options options)
       : cuts_(std::move(cuts)), layout_(std::move(layout)), options_(std::move(options)) {
@@ -102,8 +138,11 @@ class staged_run {
     }
     home_.emplace(layout_, nullptr, options_.memory);
     shared_.home = &*home_;
-    states_.emplace(states_in_flight(),
-                    [&] { return state_access::make(layout_, nullptr, options_.memory, &shared_); });
+    states_.emplace(states_in_flight(), [&] {
+      return staged_step{state_access::make(layout_, nullptr, options_.memory, &shared_)};
+    });
+    kept_.reserve(states_->size());
+    waiting_.reserve(states_->size());
     return {};
   }
 
@@ -115,17 +154,66 @@ class staged_run {
   }
   [[nodiscard]] const staged_options& options() const noexcept { return options_; }
 
+  // --- one run after another: by the caller's thread, while no other works on it --------------------------
+
+  void begin() {
+    for (lease& step : kept_) waiting_.push_back(std::move(step));
+    kept_.clear();
+    std::sort(waiting_.begin(), waiting_.end(),
+              [](const lease& a, const lease& b) { return a->number() > b->number(); });
+  }
+  /// `whole`: the run came to the end of the source.
+  void end(bool whole) noexcept {
+    if (whole || std::exchange(source_reported_, false)) source_over_ = false;
+  }
+  [[nodiscard]] index_t kept() const noexcept {
+    index_t n = 0;
+    for_each_kept([&](const staged_step& step) { n += step.part <= parts_ ? 1 : 0; });
+    return n;
+  }
+  void drop_kept() noexcept {
+    for_each_kept([&](const staged_step& step) { next_ = (std::min)(next_, step.number()); });
+    kept_.clear();
+    waiting_.clear();
+    source_over_ = false;
+  }
+
+  // --- in a run -------------------------------------------------------------------------------------------
+
   /// The next step, if there is one. By one thread at a time.
-  result<std::optional<lease>> draw(const environment& env) {
-    lease state = states_->try_acquire();
-    if (!state) return status(errc::would_block, "staged_program: a state of a step must be free");
-    step_storage& step = state_access::storage(*state);
-    step.step = next_;
-    const result<bool> more = run_part(env, source_, *state);
-    if (!more) return more.fault();
-    if (!more.value()) return std::optional<lease>();
-    ++next_;
-    return std::optional<lease>(std::move(state));
+  result<std::optional<item>> draw(const environment& env) {
+    if (!waiting_.empty()) {
+      std::optional<item> next(std::in_place, this, std::move(waiting_.back()));
+      waiting_.pop_back();
+      return next;
+    }
+    if (source_over_) return std::optional<item>();
+    lease step = states_->try_acquire();
+    if (!step) return status(errc::would_block, "staged_program: a state of a step must be free");
+    step->part = parts_ + 1;
+    step->state.set_step(next_);
+    const bool more = attempt(*step, [&] { return run_part(env, source_, step->state); });
+    source_over_ = !more || !step->is_good();
+    if (!more) return std::optional<item>();
+    if (step->is_good()) {
+      step->part = parts_;
+      ++next_;
+    }
+    return std::optional<item>(std::in_place, this, std::move(step));
+  }
+  /// Runs a part of a step, unless it was run by a run before, or a part before it failed.
+  void stage(const environment& env, index_t part, staged_step& step) const {
+    if (step.part != part || !step.is_good()) return;
+    attempt(step, [&] { return run_part(env, plan(part), step.state); });
+    if (step.is_good()) step.part = part - 1;
+  }
+  /// The failure of a step, when its turn has come. By the caller's thread.
+  fault report(staged_step& step) {
+    source_reported_ = step.part > parts_;
+#if DEEPREC_EXCEPTIONS
+    if (step.thrown != nullptr) std::rethrow_exception(std::exchange(step.thrown, nullptr));
+#endif
+    return *std::exchange(step.failed, std::nullopt);
   }
   static result<bool> run_part(const environment& env, const task_plan& plan, step_state& state) {
     inline_executor here;
@@ -133,7 +221,7 @@ class staged_run {
   }
   template <class E>
   static result<bool> run_part(const context<E>& ctx, const task_plan& plan, step_state& state) {
-    return run_step(ctx, state_access::storage(state), [&](const auto& on, step_storage& step) {
+    return run_step(ctx, plan, state_access::storage(state), [&](const auto& on, step_storage& step) {
       return run_inline(on, plan, static_cast<step_cells*>(&step));
     });
   }
@@ -141,6 +229,32 @@ class staged_run {
   pipeline_statistics statistics;
 
  private:
+  template <class Run>
+  static bool attempt(staged_step& step, const Run& run) {
+#if DEEPREC_EXCEPTIONS
+    try {
+#endif
+      const result<bool> ran = run();
+      if (ran) return ran.value();
+      step.failed = ran.fault();
+#if DEEPREC_EXCEPTIONS
+    } catch (...) {
+      step.thrown = std::current_exception();
+    }
+#endif
+    return true;
+  }
+  void keep(lease step) noexcept {
+    const std::lock_guard lock(keeping_);
+    kept_.push_back(std::move(step));  // there is room for all
+  }
+  template <class F>
+  void for_each_kept(const F& f) const {
+    for (const std::vector<lease>* list : {&kept_, &waiting_}) {
+      for (const lease& step : *list) f(*step);
+    }
+  }
+
   // As many as edges hold and threads have in hand, so that the source never waits for one. The pool hands
   // out the one that was returned last: those that are not needed stay untouched.
   [[nodiscard]] std::uint32_t states_in_flight() const noexcept {
@@ -160,34 +274,37 @@ class staged_run {
   std::optional<step_storage> home_;
   shared_values shared_;
   std::optional<pool_type> states_;  // refers to both
+  std::mutex keeping_;
+  std::vector<lease> kept_;     // by this run
+  std::vector<lease> waiting_;  // for the source's turn: kept by runs before, the first one last
   index_t next_ = 0;
+  bool source_over_ = false;      // it ended or failed, and no run has come to that
+  bool source_reported_ = false;  // this one has come to its failure
 };
 
 struct staged_source {
   staged_run* run;
   environment env;
-  result<std::optional<staged_run::lease>> operator()() const { return run->draw(env); }
+  result<std::optional<staged_run::item>> operator()() const { return run->draw(env); }
 };
 struct staged_part {
   staged_run* run;
   environment env;
   index_t part;
-  result<void> operator()(staged_run::lease& state) const {
-    const result<bool> ran = staged_run::run_part(env, run->plan(part), *state);
-    if (!ran) return ran.fault();
-    return {};
-  }
+  void operator()(staged_run::item& item) const { run->stage(env, part, *item); }
 };
 struct staged_rest {
   staged_run* run;
   context<executor_ref> on;
   void* done;
   result<void> (*call_done)(void* done, step_state& state);
-  result<void> operator()(staged_run::lease& state) const {
-    if (run->options().feed) run->options().feed(*state);
-    const result<bool> ran = staged_run::run_part(on, run->plan(0), *state);
+  result<void> operator()(staged_run::item& item) const {
+    if ((*item).is_good() && run->options().feed) run->options().feed((*item).state);
+    const staged_run::lease step = item.release();  // whatever happens now: it is not run again
+    if (!step->is_good()) return run->report(*step);
+    const result<bool> ran = staged_run::run_part(on, run->plan(0), step->state);
     if (!ran) return ran.fault();
-    return call_done(done, *state);
+    return call_done(done, step->state);
   }
 };
 
@@ -242,20 +359,25 @@ class staged_program {
     return make(graph.core(), flat.value(), std::move(cuts), std::move(options));
   }
 
-  /// Runs until the source ends, an op fails or a stop is requested.
+  /// Runs until the source ends, an op fails, done() fails or a stop is requested. A step that has begun
+  /// behind the last cut ends. Those that were drawn ahead are kept, with their numbers and what was computed
+  /// of them (a failure too, which is reported when the step's turn comes); the next run begins with them,
+  /// and then calls the source. So runs that end early and go on are one run, as calls of step_program::run
+  /// are. A source that is set back needs drop_kept().
   ///
   /// @param where an executor with threads for tasks and for bulk work, or a context on one. The ops behind
   ///              the last cut run on the caller's thread and get it as step_call::on; those before a cut
   ///              get an inline_executor. Its stop token ends the run; its trace sink records every part
   /// @param done  called as done(step_state&) behind the last op of each step, in order, on the caller's
   ///              thread; returns nothing, a status or result<void>
-  /// @post        no thread works on it. Step numbers go on in the next run
+  /// @post        no thread works on it. Step numbers go on in the next run, without a gap but for steps that
+  ///              failed
   /// @numerics    the bits of step_program::run, for every capacity and number of producers
   /// @cost        the states are there; edges and tasks are allocated once for a run, nothing for a step
   /// @threads     one thread at a time; not from an op
   /// @error       of the first step that failed, the fault of its op, with its name in the text and its
-  ///              number as item; stopped; would_block: too few threads. Throws pipeline_error for the
-  ///              exception of an op, whose task_error is nested in it
+  ///              number as item; what done() returns; stopped; would_block: too few threads. Throws
+  ///              pipeline_error for the exception of an op, whose task_error is nested in it, and of done()
   template <class C, class Done>
   [[nodiscard]] result<void> run(C&& where, Done&& done, std::stop_token stop = {}) {
     using executor_type = std::remove_pointer_t<decltype(context_for<C>::executor)>;
@@ -304,6 +426,12 @@ class staged_program {
   }
   /// How many cuts a step passes.
   [[nodiscard]] index_t cuts() const noexcept { return run_->parts(); }
+  /// How many steps the last run drew and did not end: by so many items the source is ahead. The next run
+  /// begins with them.
+  [[nodiscard]] index_t kept_steps() const noexcept { return run_->kept(); }
+  /// Drops them, for a source that was set back: the next run begins with the source, and step numbers go on
+  /// behind the last step that ended.
+  void drop_kept() noexcept { run_->drop_kept(); }
   /// Of the last run.
   [[nodiscard]] const pipeline_statistics& statistics() const noexcept { return run_->statistics; }
 
@@ -372,12 +500,19 @@ class staged_program {
   result<void> run_pipeline(const C& ctx, Line line, std::stop_token stop) {
     pipeline<Line, std::remove_pointer_t<decltype(ctx.executor)>> run(ctx, std::move(line),
                                                                       {.capacity = run_->options().capacity});
-    struct keep_statistics {
+    struct end_of_run {
       const decltype(run)& from;
-      pipeline_statistics& to;
-      ~keep_statistics() { to = from.statistics(); }
-    } const keep{run, run_->statistics};
-    return run.run(std::move(stop));
+      detail::staged_run& to;
+      bool whole = false;
+      ~end_of_run() {
+        to.statistics = from.statistics();
+        to.end(whole);
+      }
+    } end{run, *run_};
+    run_->begin();
+    result<void> ran = run.run(std::move(stop));
+    end.whole = ran.ok();
+    return ran;
   }
 
   std::unique_ptr<detail::staged_run> run_;

@@ -106,7 +106,9 @@ class step_graph {
   step_graph(step_graph&&) noexcept = default;
   step_graph& operator=(step_graph&&) noexcept = default;
 
-  /// An object of the caller, which outlives the graph and what is compiled from it.
+  /// An object of the caller, which outlives the graph and what is compiled from it. It is the bytes of the
+  /// object, not what these point to. Variables that share a byte, as a struct and a member of it do, are
+  /// ordered and checked as one variable is. T is a complete type.
   template <class T>
   [[nodiscard]] deeprec::variable<T> variable(std::string_view name, T& object) {
     const index_t op =
@@ -130,7 +132,10 @@ class step_graph {
     check_mutable<T>();
     return detail::handle_access::access<T>(v, variable_use::accumulate, 1);
   }
-  /// The op takes const T&, as it was up to window - 1 steps before. The order of effects leaves it out.
+  /// The op takes const T&, as it was up to window - 1 steps before. With a window of 1 it is read(). With a
+  /// larger one the order of effects leaves it out, and it is a description only: no program of this folder
+  /// has a window (compile() returns unsupported), check() refuses a stage between it and what changes the
+  /// variable, and smart_stage leaves it where it is, as any read. pipeline/stale_loop.hpp runs such reads.
   template <class T>
   [[nodiscard]] variable_access<const T> stale_read(const deeprec::variable<T>& v, index_t window) const {
     return detail::handle_access::access<const T>(v, variable_use::stale_read, window);
@@ -174,7 +179,10 @@ class step_graph {
   /// @param op called as op([const step_call&,] inputs..., outputs...), by several steps at once, and returns
   ///           nothing or a status
   /// @param inputs values, std::vectors of values (op_list<const T>), accesses of variables
-  /// @post    its outputs keep their memory from step to step: an op overwrites what a step before left
+  /// @post    its outputs keep their memory from step to step: an op overwrites what a step before left. At
+  ///          first one is as its default constructor makes it, or, where its class has a constructor from a
+  ///          std::pmr::memory_resource*, lies in the resource of the state; an optional, a smart pointer, a
+  ///          tuple, a variant and a plain struct have the first only
   /// @cost    amortised O(inputs); allocates
   /// @threads one at a time
   /// @error   throws std::bad_alloc, and what the op's move throws. What is wrong with the graph is reported
@@ -244,20 +252,20 @@ class step_graph {
   }
 
   /// The ops as arrays, by the same numbers: a variable is an op of its own, an input of an op a port,
-  /// effects and the order of external ops are control edges. External ops behind the user's stages are
-  /// targets, so that no pass moves one of several over a cut.
+  /// effects and the order of external ops are control edges. smart_stage moves no external op.
   ///
   /// @cost    O(ops + inputs), and for each variable that ops on two sides of a stage access the square of
   ///          its accesses
   /// @threads reentrant
   /// @error   invalid_value, with the op's name in the text and its number as item: an input that is missing
-  ///          or of another graph; two sources; a cycle; an op that accesses one variable twice and writes
-  ///          it; a forward op that needs what a gradient or an apply op makes, a gradient op that needs what
-  ///          an apply op makes; an apply op that writes no variable; a stale read with a window below 1; a
-  ///          stage of nothing, or of a name that another one has; an op before a stage that accesses a
-  ///          variable which an op behind it writes, or writes one that is accessed behind it, unless it is
-  ///          an id lookup; an op before a stage that needs a placeholder; external ops (not the source)
-  ///          on both sides of a stage; a negative cost or size
+  ///          or of another graph; two sources; a cycle; an op that accesses one variable, or two that
+  ///          overlap, twice and writes it; a forward op that needs what a gradient or an apply op makes, a
+  ///          gradient op that needs what an apply op makes; an apply op that writes no variable; a stale
+  ///          read with a window below 1; a stage of nothing, or of a name that another one has; an op before
+  ///          a stage that accesses a variable which an op behind it writes (or that one overlaps), or writes
+  ///          one that is accessed behind it, also by a stale read, unless it is an id lookup; an op before a
+  ///          stage that needs a placeholder; external ops (not the source) on both sides of a stage; a
+  ///          negative cost or size
   [[nodiscard]] result<flat_graph> flat() const { return detail::step_checks(*core_).run(); }
   /// Whether flat() would refuse it.
   ///

@@ -13,7 +13,8 @@
 //     status operator()(const step_call& call, const text_batch& in, id_batch& out) const;
 //   };
 //
-// Not here: the graph (step_graph.hpp).
+// The text of an attribute reads as the same number, so different attributes have different texts. Not here:
+// the graph (step_graph.hpp).
 #pragma once
 
 #include <compare>

@@ -97,12 +97,17 @@ constexpr void check_step_executor() {
                 "inline_executor or a context on one; an op on a device holds its own executor.");
 }
 
-/// Runs a part of a step with run_plan(context, storage), and returns false where the source ended.
+/// Runs a part of a step, the ops of a plan, with run_plan(context, storage), and returns false where the
+/// source ended. A stop is seen before it begins only: what is half done can't be continued.
 template <class C, class RunPlan>
-result<bool> run_step(C&& on, step_storage& step, const RunPlan& run_plan) {
+result<bool> run_step(C&& on, const task_plan& plan, step_storage& step, const RunPlan& run_plan) {
   const auto given = as_context(on);
+  if (given.stop != nullptr && given.stop->stop_requested())
+    return status(errc::stopped, {.operation = "step_program::run"});
+  environment env = given;
+  env.stop = nullptr;
   executor_ref executor = *given.executor;
-  const context<executor_ref> ctx(executor, given);
+  const context<executor_ref> ctx(executor, env);
   const step_call call{ctx, step.step};
   struct in_flight {
     step_cells& step;
@@ -118,10 +123,8 @@ result<bool> run_step(C&& on, step_storage& step, const RunPlan& run_plan) {
     const fault why = *std::exchange(step.source_fault, std::nullopt);
     fault_place where = why.place();
     where.item = ran.fault().place().item;
-    const std::string reason(ran.fault().reason());
-    const std::string name = reason.substr(0, reason.find(": "));
     return fault(status(why.code(), why.detail(), where), why.file(),
-                 name + ": " + std::string(why.reason()));
+                 std::string(plan.name(where.item)) + ": " + std::string(why.reason()));
   }
   return ran.fault();
 }
@@ -164,17 +167,21 @@ class step_program {
 
   /// Runs one step on the calling thread, op by op; false: the source has ended, and nothing ran.
   ///
-  /// @param on a context or an executor: what ops get as step_call::on
+  /// @param on a context or an executor: what ops get as step_call::on, without the stop token, which is
+  ///           looked at before the step begins: a step that has begun ends
   /// @pre     the state is of this program
+  /// @post    true: every op ran. stopped: nothing ran; false: nothing but the source. After another error
+  ///          the step is incomplete: its item is gone, and variables are as the ops that had run left them
   /// @cost    as run_inline: no allocation but those of the ops, 2 to 8 ns for an op
   /// @threads one run at a time for one state
   /// @error   as run_inline: the status of the op that failed, with its name in the text and its number as
-  ///          item; stopped. Throws task_error for the exception of an op
+  ///          item; stopped, where the token requested it before the step. Throws task_error for the
+  ///          exception of an op
   template <class C>
   [[nodiscard]] result<bool> run(C&& on, step_state& state) const {
     detail::check_step_executor<C>();
     return counted(state, [&](detail::step_storage& step) {
-      return detail::run_step(on, step, [&](const auto& ctx, detail::step_storage& s) {
+      return detail::run_step(on, *plan_, step, [&](const auto& ctx, detail::step_storage& s) {
         return run_inline(ctx, *plan_, static_cast<detail::step_cells*>(&s));
       });
     });
@@ -183,7 +190,7 @@ class step_program {
   ///
   /// @pre     the state is of this program; the resource of the context is thread-safe, since ops of one step
   ///          run at once
-  /// @post    the bits of run()
+  /// @post    as run(), with its bits
   /// @cost    as deeprec::run_on: no allocation but those of the ops, some 100 ns for an op
   /// @threads one run at a time for one state
   /// @error   as run()
@@ -191,7 +198,7 @@ class step_program {
   [[nodiscard]] result<bool> run_on(C&& on, step_state& state) const {
     detail::check_step_executor<C>();
     return counted(state, [&](detail::step_storage& step) {
-      return detail::run_step(on, step, [&](const auto& ctx, detail::step_storage& s) {
+      return detail::run_step(on, *plan_, step, [&](const auto& ctx, detail::step_storage& s) {
         return deeprec::run_on(ctx, *s.run, static_cast<detail::step_cells*>(&s));
       });
     });

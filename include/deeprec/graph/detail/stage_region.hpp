@@ -278,10 +278,10 @@ class stage_region {
 
   // A take that another stage is fed by: only the last stage of a line moves.
   void keep_earlier_pairs() {
-    std::vector<std::uint8_t> before_put(at(g_.size()));
+    before_put_.assign(at(g_.size()), 0);
     std::vector<index_t> open;
     const auto visit = [&](index_t u) {
-      if (before_put[at(u)] == 0) before_put[at(u)] = 1, open.push_back(u);
+      if (before_put_[at(u)] == 0) before_put_[at(u)] = 1, open.push_back(u);
     };
     for (const auto& [op, name] : g_.stage_ops()) {
       if (g_.kind(op) == op_kind::stage_take) continue;
@@ -293,7 +293,7 @@ class stage_region {
       for (const number e : g_.in(v)) visit(g_.source(e));
     }
     for (stage_pair& pair : pairs_) {
-      if (pair.kept.empty() && before_put[at(pair.take)] != 0)
+      if (pair.kept.empty() && before_put_[at(pair.take)] != 0)
         pair.kept = "another stage comes after it, and only the last one moves";
     }
   }
@@ -311,6 +311,8 @@ class stage_region {
       return true;
     const op_effects effects = g_.effects(v);
     if (has_effect(effects, op_effects::writes | op_effects::target)) return true;
+    // Ahead of the step it would come before the external ops of earlier steps.
+    if (has_effect(effects, op_effects::external) && before_put_[at(v)] == 0) return true;
     return has_effect(effects, op_effects::reads) && kind != op_kind::id_lookup;
   }
 
@@ -415,6 +417,7 @@ class stage_region {
   const flat_graph& g_;
   std::vector<stage_pair> pairs_;
   std::vector<std::pair<index_t, std::size_t>> by_put_, by_take_;
+  std::vector<std::uint8_t> before_put_;  // a stage needs it: the user runs it ahead
   std::vector<number> barrier_;
   std::vector<op_side> side_;
 };

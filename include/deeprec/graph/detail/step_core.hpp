@@ -9,10 +9,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -89,36 +89,66 @@ inline fault refuse_step(const step_core& g, index_t op, const char* rule, const
   return {status(code, fault_place{.item = op}), {}, text + ')'};
 }
 
-/// Calls edge(earlier, later) for ops that access one object, one of them changing it, in the order of
-/// adding; and for external ops. What follows from other edges is left out.
+/// The bytes of all variables, cut into pieces at each begin and each end of one: two variables overlap where
+/// they have a piece in common.
+class variable_pieces {
+ public:
+  explicit variable_pieces(const step_core& g) {
+    for (index_t v = 0; v < g.size(); ++v) {
+      for (const step_input& in : g.op(v).inputs) {
+        if (in.is_variable()) borders_.insert(borders_.end(), {in.begin(), in.end()});
+      }
+    }
+    std::sort(borders_.begin(), borders_.end());
+    borders_.erase(std::unique(borders_.begin(), borders_.end()), borders_.end());
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return borders_.size(); }
+  /// Calls f(piece) for those of an input that is a variable.
+  template <class F>
+  void for_each(const step_input& in, const F& f) const {
+    auto piece = std::lower_bound(borders_.begin(), borders_.end(), in.begin());
+    for (; *piece < in.end(); ++piece) f(static_cast<std::size_t>(piece - borders_.begin()));
+  }
+
+ private:
+  std::vector<std::uintptr_t> borders_;
+};
+
+/// Calls edge(earlier, later) for ops that access variables which overlap, one of them changing it, in the
+/// order of adding; and for external ops. What follows from other edges is left out.
 template <class Edge>
 void for_each_effect_edge(const step_core& g, const Edge& edge) {
   struct accesses {
     index_t writer = -1;
     std::vector<index_t> readers;  // since then
   };
-  std::map<const void*, accesses> objects;
+  const variable_pieces pieces(g);
+  std::vector<accesses> of_piece(pieces.size());
+  std::vector<index_t> last(static_cast<std::size_t>(g.size()), -1);  // the op that an op has an edge to
   index_t external = -1;
   for (index_t v = 0; v < g.size(); ++v) {
     const step_op& op = g.op(v);
+    const auto join = [&](index_t u) {
+      if (u >= 0 && u != v && std::exchange(last[static_cast<std::size_t>(u)], v) != v) edge(u, v);
+    };
     for (const step_input& in : op.inputs) {
       if (!in.is_variable() || (in.use == variable_use::stale_read && in.window > 1)) continue;
-      accesses& it = objects[in.object];
-      if (in.changes()) {
-        if (it.readers.empty() && it.writer >= 0 && it.writer != v) edge(it.writer, v);
-        for (const index_t u : it.readers) {
-          if (u != v) edge(u, v);
+      pieces.for_each(in, [&](std::size_t piece) {
+        accesses& it = of_piece[piece];
+        if (in.changes()) {
+          if (it.readers.empty()) join(it.writer);
+          for (const index_t u : it.readers) join(u);
+          it.readers.clear();
+          it.writer = v;
+        } else {
+          join(it.writer);
+          if (it.readers.empty() || it.readers.back() != v) it.readers.push_back(v);
         }
-        it.readers.clear();
-        it.writer = v;
-      } else {
-        if (it.writer >= 0 && it.writer != v) edge(it.writer, v);
-        if (it.readers.empty() || it.readers.back() != v) it.readers.push_back(v);
-      }
+      });
     }
     // The source begins the step, whatever else is external.
     if (op.external && !op.is_source) {
-      if (external >= 0) edge(external, v);
+      join(external);
       external = v;
     }
   }
@@ -141,32 +171,47 @@ std::vector<index_t> cuts_behind(const flat_graph& g, const std::vector<bool>& b
   return cuts;
 }
 
+/// Of variables that overlap: "'tower', which overlaps 'model'"; the second name where both are one object.
+inline std::string overlap_text(const step_core& g, const step_input& a, const step_input& b) {
+  const std::string of_b = "'" + g.op(b.from.op).name + "'";
+  if (a.is_object(b)) return of_b;
+  return "'" + g.op(a.from.op).name + "', which overlaps " + of_b;
+}
+
 /// Ops on two sides of a cut run at once, for two steps: one must not change what the other accesses.
 inline std::optional<fault> find_race(const step_core& g, const std::vector<index_t>& cuts) {
   struct one_access {
     index_t op;
     const step_input* how;
   };
-  std::map<const void*, std::vector<one_access>> objects;
+  const variable_pieces pieces(g);
+  std::vector<std::vector<one_access>> of_piece(pieces.size());
   for (index_t v = 0; v < g.size(); ++v) {
     for (const step_input& in : g.op(v).inputs) {
-      if (in.is_variable()) objects[in.object].push_back({v, &in});
+      if (!in.is_variable()) continue;
+      pieces.for_each(in, [&](std::size_t piece) { of_piece[piece].push_back({v, &in}); });
     }
   }
   const auto level = [&](const one_access& a) { return cuts[static_cast<std::size_t>(a.op)]; };
-  std::optional<std::pair<index_t, fault>> found;  // that of the first op, whatever the addresses are
-  for (const auto& entry : objects) {
-    const std::vector<one_access>& all = entry.second;
+  using place = std::tuple<index_t, index_t, const step_input*, const step_input*>;
+  std::optional<std::pair<place, fault>> found;  // that of the first ops, whatever the addresses are
+  for (const std::vector<one_access>& all : of_piece) {
     if (std::all_of(all.begin(), all.end(), [&](const one_access& a) { return level(a) == level(all[0]); }))
       continue;
     for (const one_access& a : all) {
       for (const one_access& b : all) {
         if (level(a) <= level(b) || (!a.how->changes() && !b.how->changes())) continue;
-        if (g.op(a.op).kind == op_kind::id_lookup || (found && found->first <= a.op)) continue;
-        const std::string variable = "'" + g.op(a.how->from.op).name + "'";
-        found.emplace(a.op, refuse_step(g, a.op, "an op before a cut must not share a variable that changes",
-                                        named(g, b.op) + " behind it " +
-                                            (b.how->changes() ? "writes " : "reads ") + variable));
+        const place here(a.op, b.op, a.how, b.how);
+        if (g.op(a.op).kind == op_kind::id_lookup || (found && found->first <= here)) continue;
+        const step_input& reader = *(a.how->changes() ? b : a).how;
+        const bool stale = reader.use == variable_use::stale_read && reader.window > 1;
+        found.emplace(here,
+                      refuse_step(g, a.op,
+                                  stale ? "a stale read must not be parted by a cut from what changes its "
+                                          "variable: nothing there bounds how stale it is"
+                                        : "an op before a cut must not share a variable that changes",
+                                  named(g, b.op) + " behind it " + (b.how->changes() ? "writes " : "reads ") +
+                                      overlap_text(g, *b.how, *a.how)));
       }
     }
   }
@@ -210,15 +255,11 @@ class step_checks {
     for (index_t v = 0; v < g_.size(); ++v) {
       if (std::optional<fault> wrong = rules(v)) return *std::move(wrong);
     }
-    result<flat_graph> flat = flatten({});
+    result<flat_graph> flat = flatten();
     if (!flat) return flat;
     const std::vector<index_t> cuts = cuts_behind(flat.value(), {}, [](index_t) { return true; });
     if (std::optional<fault> race = find_race(g_, cuts)) return *std::move(race);
     if (std::optional<fault> fed = find_fed_before(g_, flat.value(), cuts)) return *std::move(fed);
-    // A pass must not move one of several external ops over the cut: none moves.
-    for (index_t v = 0; v < g_.size(); ++v) {
-      if (g_.op(v).external && cuts[at(v)] == 0) return flatten(cuts);
-    }
     return flat;
   }
 
@@ -281,16 +322,17 @@ class step_checks {
                            "that of '" + g_.op(in.from.op).name + "' is " + std::to_string(in.window));
       }
       for (std::size_t j = 0; j < i; ++j) {
-        if (op.inputs[j].object != in.object || (!in.changes() && !op.inputs[j].changes())) continue;
+        const step_input& other = op.inputs[j];
+        if (!other.is_variable() || !other.overlaps(in) || (!in.changes() && !other.changes())) continue;
         return refuse_step(g_, v, "an op must access a variable that it changes once",
-                           "'" + g_.op(in.from.op).name + "' twice");
+                           overlap_text(g_, other, in) + (other.is_object(in) ? " twice" : ""));
       }
     }
     if (op.role == op_role::apply && !changes) return refuse_step(g_, v, "an apply op must write a variable");
     return std::nullopt;
   }
 
-  result<flat_graph> flatten(const std::vector<index_t>& cuts) const {
+  result<flat_graph> flatten() const {
     flat_graph_builder build;
     for (index_t v = 0; v < g_.size(); ++v) {
       const step_op& op = g_.op(v);
@@ -300,8 +342,7 @@ class step_checks {
         if (in.is_variable() && in.changes()) effects = effects | op_effects::writes;
       }
       if (op.external || op.is_source) effects = effects | op_effects::external;
-      const bool stays = !cuts.empty() && op.external && !op.is_source && cuts[at(v)] == 0;
-      if (op.target || stays) effects = effects | op_effects::target;
+      if (op.target) effects = effects | op_effects::target;
       build.add({.name = op.name,
                  .kind = op.kind,
                  .place = op.place,

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <charconv>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -37,10 +38,16 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 struct unrelated;
 
+/// An optional, a smart pointer, a tuple, a variant or a plain struct: a pointer would be what it holds, or
+/// make that, and not where it allocates.
+template <class T>
+inline constexpr bool holds_value = std::is_aggregate_v<T> || requires(T& v) { *v; } ||
+                                    requires(T& v) { v.valueless_by_exception(); } ||
+                                    requires { std::tuple_size<T>::value; };
 /// A class that takes a memory resource, and not just any pointer.
 template <class T>
 inline constexpr bool takes_resource =
-    std::is_class_v<T> && std::is_constructible_v<T, std::pmr::memory_resource*> &&
+    std::is_class_v<T> && !holds_value<T> && std::is_constructible_v<T, std::pmr::memory_resource*> &&
     !std::is_constructible_v<T, unrelated*>;
 
 /// What a state of a step needs of the type of a value.
@@ -85,9 +92,19 @@ inline constexpr value_type type_of_value{
 struct step_input {
   port_ref from;                          // of a variable: its op
   void* object = nullptr;                 // the variable's; null: a value
+  std::size_t bytes = 0;                  // of the object
   variable_use use = variable_use::read;  // of a variable
   index_t window = 1;                     // of a stale read
   [[nodiscard]] bool is_variable() const noexcept { return object != nullptr; }
+  [[nodiscard]] std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(object); }
+  [[nodiscard]] std::uintptr_t end() const noexcept { return begin() + bytes; }
+  [[nodiscard]] bool is_object(const step_input& other) const noexcept {
+    return begin() == other.begin() && bytes == other.bytes;
+  }
+  /// Of two variables: whether they share a byte, as an object and a member of it do.
+  [[nodiscard]] bool overlaps(const step_input& other) const noexcept {
+    return begin() < other.end() && other.begin() < end();
+  }
   [[nodiscard]] bool changes() const noexcept {
     return use == variable_use::write || use == variable_use::accumulate;
   }
@@ -129,8 +146,8 @@ struct input_of<variable_access<T>> {
   static constexpr bool is_list = false;
   using argument = T&;
   static void cells(const variable_access<T>& v, std::vector<step_input>& to) {
-    to.push_back(
-        {handle_access::ref(v), handle_access::object(v), handle_access::use(v), handle_access::window(v)});
+    to.push_back({handle_access::ref(v), handle_access::object(v), sizeof(T), handle_access::use(v),
+                  handle_access::window(v)});
   }
 };
 
@@ -141,7 +158,7 @@ struct is_variable_handle<variable<T>> : std::true_type {};
 
 // --- ops ------------------------------------------------------------------------------------------------
 
-/// Names and values, as text.
+/// Names and values, as text: of a number the shortest one that reads as the same number.
 using attribute_list = std::vector<std::pair<std::string, std::string>>;
 
 struct attribute_taker {
@@ -156,12 +173,12 @@ struct attribute_taker {
       static_assert(std::is_arithmetic_v<T>,
                     "deeprec::step_graph: an attribute of an op is no number and no text. Fix: visit(name, "
                     "value) with an integer, a floating-point number or a string");
-      std::string text = std::to_string(v);
       if constexpr (std::is_floating_point_v<T>) {
-        text.erase(text.find_last_not_of('0') + 1);
-        if (text.back() == '.') text.pop_back();
+        char text[64];
+        to.emplace_back(name, std::string(text, std::to_chars(text, text + sizeof text, v).ptr));
+      } else {
+        to.emplace_back(name, std::to_string(v));
       }
-      to.emplace_back(name, std::move(text));
     }
   }
 };
