@@ -103,7 +103,7 @@ int run(options& o) {
   std::printf("%lld rows to train, %lld to test, %s; seed %llu, %d threads, gemm by %s\n",
               static_cast<long long>(to_train), static_cast<long long>(to_test), order_of(rows).c_str(),
               static_cast<unsigned long long>(o.seed), o.threads,
-              to_string(deeprec::host_gemm_backends{}).c_str());
+              gemm_words(o).c_str());
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {

@@ -10,6 +10,7 @@
 #include <deeprec/dense/gemm.hpp>
 
 #include "memory_limit.hpp"
+#include "model_options.hpp"
 
 namespace ctr {
 
@@ -22,6 +23,19 @@ std::string hex(std::uint64_t value) {
 }
 
 }  // namespace
+
+std::string gemm_words(const options& o) {
+  std::string words = to_string(deeprec::host_gemm_backends{});
+  const deeprec::gemm_math math = precision_of(o).math;
+  if (math != deeprec::gemm_math::bf16 && math != deeprec::gemm_math::tf32) return words;
+  constexpr index_t width = 256;
+  std::vector<float> layer(static_cast<std::size_t>(width * width));
+  const matrix_view<float> any(layer.data(), width, width);  // its values are not read
+  const std::string why = explain_gemm({.b = deeprec::gemm_operand::transposed, .math = math}, any, any, any);
+  const std::size_t begin = why.find(std::string("; ") + to_string(math) + " is permitted");
+  if (begin == std::string::npos) return words;
+  return words + why.substr(begin, why.find(';', begin + 1) - begin);
+}
 
 std::string order_of(const ctr_rows& rows) {
   const std::string read = rows.is_kept() ? "kept" : "read in each epoch";
@@ -99,7 +113,7 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
                         {"math", o.math},
                         {"last_layer_f32", o.last_layer_f32},
                         {"isa", to_string(deeprec::active_isa())},
-                        {"gemm", to_string(deeprec::host_gemm_backends{})},
+                        {"gemm", gemm_words(o)},
                         {"interrupted", interrupted},
                         {"models", nlohmann::json::array()}};
   for (const score& s : scores) {

@@ -51,6 +51,9 @@ inline void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_stati
   }
 }
 
+/// What multiplies matrices, in words; of a --math that is a permission also whether it is taken, which depends
+/// on the machine and on the shape: that of a layer of 256 inputs and outputs.
+std::string gemm_words(const options& o);
 /// How the rows are read and shuffled, in words.
 std::string order_of(const ctr_rows& rows);
 /// The table of all scores, and what the stages waited for.

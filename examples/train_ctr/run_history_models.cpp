@@ -268,7 +268,7 @@ void run_history_models(thread_pool& pool, const options& o, const std::atomic<b
       "gemm by %s\n",
       static_cast<long long>(data.users()), static_cast<long long>(data.tables.items),
       static_cast<long long>(data.tables.categories), data.train.size(), data.test.size(),
-      static_cast<unsigned long long>(o.seed), o.threads, to_string(deeprec::host_gemm_backends{}).c_str());
+      static_cast<unsigned long long>(o.seed), o.threads, gemm_words(o).c_str());
   std::fflush(stdout);
   if (!o.test_rows.empty()) {
     candidate_writer out(o.test_rows, data.item_ids);
