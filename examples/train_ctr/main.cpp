@@ -5,14 +5,10 @@
 //
 // Rows that don't fit --memory are read again in each epoch. The same seed gives the same weights, bit for
 // bit, for any number of threads and any --prefetch; also where training stopped in between (--save, --load).
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +25,7 @@
 #include "history_models.hpp"
 #include "options.hpp"
 #include "report.hpp"
+#include "run_files.hpp"
 #include "saved_model.hpp"
 #include "synthetic.hpp"
 
@@ -61,14 +58,7 @@ int end_of_run() {
 }
 
 int run(options& o) {
-  if (!o.json.empty() && !std::ofstream(o.json, std::ios::app)) {
-    throw failure("cannot write " + o.json);
-  }
-  if (!o.save.empty()) {  // not after hours of training
-    const std::filesystem::path folder = std::filesystem::path(o.save).parent_path();
-    if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0)
-      throw failure("cannot write " + o.save);
-  }
+  check_files(o);
   if (o.threads == 0) o.threads = deeprec::default_concurrency();
   thread_pool pool({.threads = o.threads});
   if (!o.synthesize.empty()) {
