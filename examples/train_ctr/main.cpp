@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,7 +47,7 @@ void on_interrupt(int) {
 score planted_score(ctr_input& input) {
   score result;
   result.name = "planted";
-  result.auc = input.planted_area.value();
+  result.set_auc(input.planted_area);
   result.log_loss = input.planted_loss.value();
   return result;
 }
@@ -101,17 +102,14 @@ int run(options& o) {
     scores.push_back(find_click_model(name)->train(pool, input, o, interrupted));
   }
   if (o.data.empty()) scores.push_back(planted_score(input));
-  print(scores, o);
-  if (!o.json.empty()) {
-    write_json(scores,
-               {.rows = rows.rows(),
-                .train_rows = to_train,
-                .test_rows = to_test,
-                .window = rows.window(),
-                .is_kept = rows.is_kept(),
-                .table_rows = input.tables->rows()},
-               o, interrupted);
-  }
+  report(scores,
+         {.rows = rows.rows(),
+          .train_rows = to_train,
+          .test_rows = to_test,
+          .window = rows.window(),
+          .is_kept = rows.is_kept(),
+          .table_rows = input.tables->rows()},
+         o, interrupted);
   return end_of_run();
 }
 
@@ -124,6 +122,11 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
   try {
     return run(o);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr,
+                 "train_ctr: out of memory: the model, a batch or the rows need more than this process may use; fewer or "
+                 "smaller --bottom, --top, --width, --batch-size, --rows or --memory need less\n");
+    return 1;
   } catch (const std::exception& wrong) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());
     return 1;

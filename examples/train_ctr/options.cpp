@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <initializer_list>
 #include <string_view>
+#include <utility>
 
 #include "click_models.hpp"
 #include "history_models.hpp"
@@ -250,6 +251,17 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   }
   if ((o.width > 0 || !o.top.empty()) && !any({"dlrm", "wdl", "deepfm", "dcn", "din", "dssm"})) {
     return wrong("--width and --top need --model dlrm, wdl, deepfm, dcn, din or dssm");
+  }
+  for (const auto& [name, layers] : {std::pair("--bottom", &o.bottom), std::pair("--top", &o.top)}) {
+    double needed = 0;  // of the weights between these layers, their gradients and the state of the optimizer
+    for (std::size_t i = 1; i < layers->size(); ++i) {
+      needed += 3.0 * sizeof(float) * static_cast<double>((*layers)[i - 1]) * static_cast<double>((*layers)[i]);
+    }
+    if (needed <= static_cast<double>(usable_memory())) continue;
+    char text[160];
+    std::snprintf(text, sizeof text, "%s: its layers need %.1f GB of memory, of which this process may use %.1f", name,
+                  needed / 1e9, static_cast<double>(usable_memory()) / 1e9);
+    return wrong(text);
   }
   if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");

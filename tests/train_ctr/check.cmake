@@ -500,6 +500,49 @@ elseif(CHECK STREQUAL "files")
   execute_process(COMMAND "${PROGRAM}" ${train} --load "${model}" --save "${model}" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
   file(SHA256 "${model}" model_after)
   expect(NOT model_after STREQUAL model_before)
+elseif(CHECK STREQUAL "results")
+  # A file that can't be written is told after what was trained: AUC and log loss are printed, and the code is 1.
+  function(expect_result limit text)
+    expect_error_of_script([=[
+      ulimit -f $1
+      said=$2
+      shift 2
+      "$0" --rows 2000 "$@" > "$said"
+      code=$?
+      grep -qE '^(lr|din) +0[.][0-9]+ .* 0[.][0-9]+ ' "$said" || exit 99
+      exit $code]=] 1 "${text}" ${limit} "${WORK}/said" ${ARGN})
+  endfunction()
+  expect_result(100 "saved: .*too large" --model lr --save "${WORK}/saved")
+  expect_result(100 "saved: .*too large" --model lr --epochs 1000 --save "${WORK}/saved")
+  expect_result(100 "saved: .*too large" --model lr --step graph --epochs 1000 --save-every 3 --save "${WORK}/saved")
+  expect_result(8 "saved: .*too large" --model din --epochs 1000 --save "${WORK}/saved")
+  expect_result(8 "saved: .*too large" --model din --epochs 1000 --save-every 3 --save "${WORK}/saved")
+  expect_result(8 "cannot write .*trace.json: .*too large" --model lr --trace "${WORK}/trace.json")
+  expect_result(8 "cannot write .*trace.json: .*too large" --model din --trace "${WORK}/trace.json")
+  foreach(option IN ITEMS --trace --json)
+    expect_result(unlimited "cannot write /dev/full: No space left" --model lr ${option} /dev/full)
+    expect_result(unlimited "cannot write /dev/full: No space left" --model din ${option} /dev/full)
+  endforeach()
+  expect_error_of_script("\"$0\" --rows 2000 --model lr > /dev/full" 1 "cannot write the standard output")
+  file(GLOB files RELATIVE "${WORK}" "${WORK}/*")
+  expect(files STREQUAL "said")
+  # One class only has no AUC.
+  write_rows("${WORK}/rows.tsv" 1000)
+  foreach(run IN ITEMS "0;no clicks" "1;clicks only")
+    list(GET run 0 label)
+    list(GET run 1 why)
+    execute_process(COMMAND sed "s/^[01]/${label}/" "${WORK}/rows.tsv" OUTPUT_FILE "${WORK}/one_class.tsv")
+    execute_process(COMMAND "${PROGRAM}" --data "${WORK}/one_class.tsv" --model lr --json "${WORK}/result.json"
+                    OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+    expect(said MATCHES "\nlr +- +[0-9.]+ ")
+    expect(said MATCHES "AUC undefined: ${why} among the rows that test")
+    expect(NOT said MATCHES "nan")
+  endforeach()
+  # Layers that no memory holds; of the second, one layer alone is large.
+  expect_error_of_script("ulimit -v 4000000; \"$0\" --rows 100 --model dlrm --top 65536,65536" 2
+                         "--top: its layers need 51[.]5 GB of memory, of which this process may use 4[.]1")
+  expect_error_of_script("ulimit -v 1000000; \"$0\" --rows 100 --threads 1 --model dlrm --width 4096 --top 65536" 1
+                         "out of memory: the model")
 elseif(CHECK STREQUAL "learns")
   set(criteo "${DATA}/criteo/criteo_kaggle_merged_24k.tsv")
   if(NOT DATA OR NOT EXISTS "${criteo}")
