@@ -681,6 +681,38 @@ elseif(CHECK STREQUAL "readers")
                              "${WORK}/packed")
     endforeach()
   endforeach()
+elseif(CHECK STREQUAL "demo")
+  # scripts/demo.sh runs in the caller's folder: here of a clone whose build is this program.
+  find_program(bash bash)
+  if(NOT bash)
+    message("SKIPPED: no program bash")
+    return()
+  endif()
+  file(MAKE_DIRECTORY "${WORK}/clone/scripts" "${WORK}/clone/build/release/examples" "${WORK}/here")
+  file(COPY "${CMAKE_CURRENT_LIST_DIR}/../../scripts/demo.sh" DESTINATION "${WORK}/clone/scripts")
+  file(WRITE "${WORK}/clone/scripts/common.sh" [=[
+    set -euo pipefail
+    root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+    cd "$root"
+    install_packages() { cat > /dev/null; }
+    configure() { cat > /dev/null; }
+    build() { cat > /dev/null; }
+]=])
+  file(CREATE_LINK "${PROGRAM}" "${WORK}/clone/build/release/examples/train_ctr" SYMBOLIC)
+  write_rows("${WORK}/here/rows.tsv" 1000)
+  function(demo)
+    execute_process(COMMAND "${bash}" ../clone/scripts/demo.sh ${ARGN} WORKING_DIRECTORY "${WORK}/here"
+                    INPUT_FILE "${WORK}/here/rows.tsv" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  endfunction()
+  demo(rows.tsv --model lr --test rows.tsv --save model --json result.json)
+  demo(- --model lr --load model --test rows.tsv --trace trace.json)
+  demo(--load model --predict rows.tsv --output out)
+  file(GLOB here RELATIVE "${WORK}/here" "${WORK}/here/*")
+  file(GLOB clone RELATIVE "${WORK}/clone" "${WORK}/clone/*")
+  set(of_here model out result.json rows.tsv trace.json)
+  set(of_clone build scripts)
+  expect(here STREQUAL of_here)
+  expect(clone STREQUAL of_clone)
 elseif(CHECK STREQUAL "learns")
   set(criteo "${DATA}/criteo/criteo_kaggle_merged_24k.tsv")
   if(NOT DATA OR NOT EXISTS "${criteo}")
