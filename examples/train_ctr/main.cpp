@@ -93,8 +93,7 @@ int run(options& o) {
 
   std::printf("%lld rows to train, %lld to test, %s; seed %llu, %d threads, gemm by %s\n",
               static_cast<long long>(to_train), static_cast<long long>(to_test), order_of(rows).c_str(),
-              static_cast<unsigned long long>(o.seed), o.threads,
-              gemm_words(o).c_str());
+              static_cast<unsigned long long>(o.seed), o.threads, gemm_words(o).c_str());
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {
@@ -123,9 +122,10 @@ int main(int argc, char** argv) {
   try {
     return run(o);
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr,
-                 "train_ctr: out of memory: the model, a batch or the rows need more than this process may use; fewer or "
-                 "smaller --bottom, --top, --width, --batch-size, --rows or --memory need less\n");
+    std::fprintf(
+        stderr,
+        "train_ctr: out of memory: the model, a batch or the rows need more than this process may use "
+        "(less with smaller --bottom, --top, --width, --batch-size, --rows or --memory)\n");
     return 1;
   } catch (const std::exception& wrong) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());

@@ -1,5 +1,5 @@
-// Text of any input of the program: plain, or compressed by gzip or zstd; in a file, or a pipe ("-": that of the
-// standard input), which can be read once. What goes wrong is thrown as a failure.
+// Text of any input of the program: plain, or compressed by gzip or zstd; in a file, or a pipe ("-": that of
+// the standard input), which can be read once. What goes wrong is thrown as a failure.
 //
 //   open_text(path)                   a stream, for read_stream()
 //   text_lines lines(path);           its lines one by one, without line ends and byte order mark
@@ -56,7 +56,8 @@ inline packed_as packing_of(std::string_view begin) {
 
 inline bool is_pipe(const std::string& path) {
   struct stat facts {};
-  return path == "-" || (::stat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode));
+  return path == "-" ||
+         (::stat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode));
 }
 
 /// The packing of a file by its first bytes; of a pipe text, since they can't be read twice.
@@ -94,7 +95,7 @@ class pipe_text final : public deeprec::text_stream {
     if (const deeprec::status opened = from_->open(); !opened) throw failure(path + ": " + opened.detail());
     head_ = read_head(*from_, path);
     if (const packed_as packed = packing_of(head_); packed.how != packing::text) {
-      throw failure(path + ": is " + packed.name + ", and a pipe must be text (for instance zcat FILE | train_ctr)");
+      throw failure(path + ": is " + packed.name + ", and a pipe must be text (as of zcat FILE | train_ctr)");
     }
   }
   [[nodiscard]] const std::string& head() const { return head_; }

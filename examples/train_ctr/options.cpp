@@ -70,8 +70,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                "run all that no weight has a part in ahead of the step: decode, hash, bucket");
   app.add_option("--trace", o.trace, "write when each op ran to this file, for ui.perfetto.dev")
       ->check(output);
-  app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz")
-      ->check(output);
+  app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz")->check(output);
   std::vector<std::string> names;
   for (const click_model_runs* model : click_models) names.emplace_back(model->name);
   names.insert(names.end(), history_models.begin(), history_models.end());
@@ -146,8 +145,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--save-every", o.save_every, "also save after so many steps; 0: don't")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--save", o.save, "after every epoch, write the one model to this file")
-      ->check(output);
+  app.add_option("--save", o.save, "after every epoch, write the one model to this file")->check(output);
   app.add_option("--load", o.load, "train on from this file, for --epochs more, the begun one included")
       ->check(CLI::ExistingFile);
   app.add_option("--predict", o.predict,
@@ -160,12 +158,11 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "the file for the probabilities, one a line (default: the standard output)")
       ->check(output);
   app.add_option(
-      "--export", o.export_to,
-      "write rows, first weights and, at the end, the logits of the test rows into this folder, as "
-      ".npy files")
+         "--export", o.export_to,
+         "write rows, first weights and, at the end, the logits of the test rows into this folder, as "
+         ".npy files")
       ->check(output);
-  app.add_option("--json", o.json, "also write the result to this file")
-      ->check(output);
+  app.add_option("--json", o.json, "also write the result to this file")->check(output);
   app.add_flag("--verbose", o.verbose, "print the checksum of the weights");
   try {
     app.parse(argc, argv);
@@ -182,8 +179,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (!o.predict.empty()) {
     if (o.load.empty()) return wrong("--predict needs --load");
     if (!o.models.empty()) return wrong("--predict is not for --model: the file of --load has its name");
-    for (const char* const name : {"--data", "--test", "--items", "--save", "--json", "--trace", "--graph", "--export",
-                                   "--test-rows", "--synthesize"}) {
+    for (const char* const name : {"--data", "--test", "--items", "--save", "--json", "--trace", "--graph",
+                                   "--export", "--test-rows", "--synthesize"}) {
       if (app.count(name) > 0) return wrong((std::string(name) + " is not for --predict").c_str());
     }
     return std::nullopt;
@@ -255,11 +252,13 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   for (const auto& [name, layers] : {std::pair("--bottom", &o.bottom), std::pair("--top", &o.top)}) {
     double needed = 0;  // of the weights between these layers, their gradients and the state of the optimizer
     for (std::size_t i = 1; i < layers->size(); ++i) {
-      needed += 3.0 * sizeof(float) * static_cast<double>((*layers)[i - 1]) * static_cast<double>((*layers)[i]);
+      needed +=
+          3.0 * sizeof(float) * static_cast<double>((*layers)[i - 1]) * static_cast<double>((*layers)[i]);
     }
     if (needed <= static_cast<double>(usable_memory())) continue;
     char text[160];
-    std::snprintf(text, sizeof text, "%s: its layers need %.1f GB of memory, of which this process may use %.1f", name,
+    std::snprintf(text, sizeof text,
+                  "%s: its layers need %.1f GB of memory, of which this process may use %.1f", name,
                   needed / 1e9, static_cast<double>(usable_memory()) / 1e9);
     return wrong(text);
   }

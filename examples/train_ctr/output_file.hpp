@@ -3,8 +3,8 @@
 //   NAME.<process>.writing  ──write ...──> close() ──rename──> NAME
 //                               └ on a fault, or destruction without close(): removed, NAME untouched
 //
-// A link stays: the file that it refers to is replaced. What is no regular file (a pipe, a device, /dev/stdout) is
-// written in place.
+// A link stays: the file that it refers to is replaced. What is no regular file (a pipe, a device,
+// /dev/stdout) is written in place.
 #pragma once
 
 #include <fcntl.h>
@@ -90,12 +90,10 @@ class output_file {
     std::FILE* const file = std::exchange(file_, nullptr);
     int wrong = std::fflush(file) != 0 ? errno : 0;
     if (!path_.empty() && std::fclose(file) != 0 && wrong == 0) wrong = errno;
-    if (wrong == 0 && !beside_.empty()) {
-      if (::rename(beside_.c_str(), target_.c_str()) != 0) wrong = errno;
-      else beside_.clear();
-    }
+    if (wrong == 0 && !beside_.empty() && ::rename(beside_.c_str(), target_.c_str()) != 0) wrong = errno;
     errno = wrong;
     if (wrong != 0) throw_unwritten();
+    beside_.clear();
   }
 
  private:

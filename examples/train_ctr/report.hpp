@@ -17,8 +17,8 @@ namespace ctr {
 
 struct score {
   std::string name;
-  double auc = 0;         ///< NaN: of one class only
-  const char* no_auc = "";  ///< why
+  double auc = 0;                                              ///< NaN: of one class only
+  const char* no_auc = "";                                     ///< which
   double user_auc = std::numeric_limits<double>::quiet_NaN();  ///< the mean of each user's; NaN: of no users
   double log_loss = 0;                                         ///< NaN: the scores are no logits
   double samples_per_second = 0;
@@ -68,13 +68,13 @@ inline void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_stati
   }
 }
 
-/// What multiplies matrices, in words; of a --math that is a permission also whether it is taken, which depends
-/// on the machine and on the shape: that of a layer of 256 inputs and outputs.
+/// What multiplies matrices, in words; of a --math that is a permission also whether it is taken, which
+/// depends on the machine and on the shape: that of a layer of 256 inputs and outputs.
 std::string gemm_words(const options& o);
 /// How the rows are read and shuffled, in words.
 std::string order_of(const ctr_rows& rows);
-/// Prints the table of all scores and what the stages waited for, and writes --json. Then throws a failure where a
-/// file could not be written.
+/// Prints the table of all scores and what the stages waited for, and writes --json. Then throws a failure
+/// where a file could not be written.
 void report(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted);
 
 }  // namespace ctr

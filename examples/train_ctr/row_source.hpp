@@ -45,9 +45,9 @@ class row_source {
   [[nodiscard]] virtual bool is_rewindable() const { return true; }
 };
 
-/// Columns are read by their places, not by their names. Throws a failure where the first lines show that a column
-/// is elsewhere (a name of Criteo's columns at another place), that numbers are to be a header, or that tokens are
-/// in quotes, which would be taken for a part of them.
+/// Columns are read by their places, not by their names. Throws a failure where the first lines show that a
+/// column is elsewhere (a name of Criteo's columns at another place), that numbers are to be a header, or
+/// that tokens are in quotes, which would be taken for a part of them.
 inline void check_head(const std::string& path, std::string_view head, const deeprec::criteo_format& format) {
   const auto next_line = [&head] {
     const std::size_t end = std::min(head.find('\n'), head.size());
@@ -79,7 +79,8 @@ inline void check_head(const std::string& path, std::string_view head, const dee
     for (index_t n = 1; n <= tokens; ++n) places.push_back('c' + std::to_string(n));
     for (std::size_t k = 0; k < places.size(); ++k) {
       std::string name = fields[k];
-      if (name.size() > 1 && name.front() == '"' && name.back() == '"') name = name.substr(1, name.size() - 2);
+      if (name.size() > 1 && name.front() == '"' && name.back() == '"')
+        name = name.substr(1, name.size() - 2);
       for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
       if (name == places[k] || std::find(places.begin(), places.end(), name) == places.end()) continue;
       refuse(1, "column " + std::to_string(k + 1) + " must be " + places[k] + " (is " + fields[k] +
@@ -99,7 +100,8 @@ inline void check_head(const std::string& path, std::string_view head, const dee
   }
   for (std::size_t k = 0; k < fields.size(); ++k) {
     if (fields[k].size() > 2 && fields[k].front() == '"' && fields[k].back() == '"')
-      refuse(layout.has_header ? 2 : 1, "field " + std::to_string(k + 1) + " must not be in quotes (is " + fields[k] + ')');
+      refuse(layout.has_header ? 2 : 1,
+             "field " + std::to_string(k + 1) + " must not be in quotes (is " + fields[k] + ')');
   }
 }
 

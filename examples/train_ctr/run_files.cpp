@@ -54,7 +54,8 @@ run_file stream_at(const std::string& option, int descriptor) {
 
 /// Whether --export may write a file of this place.
 bool is_exported(const run_file& file, const std::string& folder) {
-  struct stat facts {}, parent {};
+  struct stat facts {};
+  struct stat parent {};
   const std::filesystem::path target = target_of(file.path);
   if (target.extension() != ".npy" && target.filename() != "sizes.json") return false;
   const std::filesystem::path above = target.has_parent_path() ? target.parent_path() : ".";
@@ -85,7 +86,8 @@ void check_files(const options& o) {
     outputs.push_back(file_at(option, *path, nullptr));
   }
   // What a saver leaves when it is killed, and the next one removes.
-  if (!o.save.empty()) outputs.push_back(file_at("the temporary file of --save", o.save + ".saving", nullptr));
+  if (!o.save.empty())
+    outputs.push_back(file_at("the temporary file of --save", o.save + ".saving", nullptr));
 
   const auto refuse = [](const run_file& a, const run_file& b) {
     const std::string& path = a.path == "-" ? b.path : a.path;

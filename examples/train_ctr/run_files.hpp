@@ -1,7 +1,7 @@
 // The files of a run: nothing that is written may be what is read, or what is written beside it.
 //
 //   --predict F --output F      refused, also through links, before any file is opened for writing
-//   --load F --save F           goes: the file is read before training, and replaced when the new one is whole
+//   --load F --save F           goes: F is read before training, and replaced when the new one is whole
 #pragma once
 
 #include "options.hpp"

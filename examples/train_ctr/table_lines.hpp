@@ -3,8 +3,8 @@
 //   user_id  item_id  time       table_lines lines(path, {"item_id", "time"});
 //   7        30       1          while (lines.next()) use(lines[0], lines[1]);      30, 1
 //
-// Empty lines are ignored. A field may hold a list of numbers, with commas between them. What goes wrong is thrown as a failure, with
-// the line.
+// Empty lines are ignored. A field may hold a list of numbers, with commas between them. What goes wrong is
+// thrown as a failure, with the line.
 #pragma once
 
 #include <algorithm>
@@ -24,13 +24,15 @@ namespace ctr {
 
 class table_lines {
  public:
-  table_lines(const std::string& path, const std::vector<std::string_view>& names)
-      : lines_(path) {
+  table_lines(const std::string& path, const std::vector<std::string_view>& names) : lines_(path) {
     if (!lines_.next()) throw failure(path + ": has no line");
     split();
     for (const std::string_view name : names) {
       const auto found = std::find(fields_.begin(), fields_.end(), name);
-      if (found == fields_.end()) fail("no column " + std::string(name));
+      if (found == fields_.end()) {
+        const bool has_tab = lines_.line().find('\t') != std::string_view::npos;
+        fail("no column " + std::string(name) + (has_tab ? "" : " (and no tab, which separates fields)"));
+      }
       columns_.push_back(static_cast<std::size_t>(found - fields_.begin()));
     }
   }

@@ -669,6 +669,7 @@ elseif(CHECK STREQUAL "readers")
   execute_process(COMMAND "${PROGRAM}" --load "${WORK}/din" --predict - INPUT_FILE "${WORK}/candidates.tsv" OUTPUT_VARIABLE said
                   COMMAND_ERROR_IS_FATAL ANY)
   expect(said STREQUAL expected)
+  expect_error(1 "rows.csv:1: no column user_id .and no tab, which separates fields" --data "${csv}" --model din)
   # What is no text is refused by its name.
   foreach(kind IN ITEMS "xz;\\3757zXZ\\000" "bzip2;BZh9" "zip;PK\\003\\004" "Parquet;PAR1")
     list(GET kind 0 name)
