@@ -124,7 +124,7 @@ if(CHECK STREQUAL "threads")
       message(FATAL_ERROR "deepfm and dcn, 1 thread: ${one}; ${how}: ${more}")
     endif()
   endforeach()
-  check_permission(--rows 3000 --model dlrm --top 256,256)
+  check_permission(--rows 8000 --model dlrm --top 256,256)
 elseif(CHECK STREQUAL "stream")
   # Rows that are read again have the bits of those that are kept, whoever reads them, however far ahead, from whatever
   # holds the text.
@@ -141,7 +141,7 @@ elseif(CHECK STREQUAL "stream")
     endforeach()
   endforeach()
   execute_process(COMMAND "${PROGRAM}" ${same} "${file}" --memory 600K --model lr OUTPUT_VARIABLE said)
-  if(NOT said MATCHES "read in each epoch, shuffled in windows of 1000" OR NOT said MATCHES "bottleneck: [a-z]")
+  if(NOT said MATCHES "read in each epoch, shuffled in windows of 1000" OR NOT said MATCHES "busy: read [0-9]+ %.* bottleneck: [a-z]")
     message(FATAL_ERROR "600 KB hold all rows, or nothing says so:\n${said}")
   endif()
   checksums(other --epochs 2 --data "${file}" --memory 600K)
@@ -610,6 +610,8 @@ elseif(CHECK STREQUAL "readers")
   # A pipe without end that --memory does not hold is refused when it does not.
   expect_error_of_script("while cat \"$1\" 2> /dev/null; do :; done | \"$0\" --data - --model lr --memory 300K" 1 "only once"
                          "${rows}")
+  expect_error_of_script("while cat \"$1\" 2> /dev/null; do :; done | \"$0\" --data \"$1\" --test - --model lr --memory 600K" 1
+                         "only once" "${rows}")
   # Histories: the readers of all models open the same.
   set(head "user_id\titem_id\ttime\n")
   set(body)
@@ -1172,5 +1174,23 @@ else()
                   OUTPUT_VARIABLE said ERROR_VARIABLE complained)
   if(NOT got STREQUAL "130" OR NOT said MATCHES "dlrm +0[.]" OR NOT complained MATCHES "interrupted")
     message(FATAL_ERROR "interrupted, it ended with ${got} and printed:\n${said}${complained}")
+  endif()
+  # Ctrl-C within predictions of a pipe without end: the file before them stays.
+  write_rows("${WORK}/rows.tsv" 1000)
+  file(WRITE "${WORK}/out" "before")
+  set(interrupted [=[
+    while cat "$2" 2> /dev/null; do :; done | "$0" --load "$1" --predict - --output "$3" &
+    until [ -s "$3".*.writing ]; do
+      kill -0 $! || exit 99
+      sleep 0.05
+    done
+    kill -INT $!
+    wait $!]=])
+  execute_process(COMMAND "${bash}" -c "${interrupted}" "${PROGRAM}" "${WORK}/saved" "${WORK}/rows.tsv" "${WORK}/out"
+                  RESULT_VARIABLE got ERROR_VARIABLE complained)
+  file(READ "${WORK}/out" out)
+  file(GLOB left "${WORK}/*.writing")
+  if(NOT got STREQUAL "130" OR NOT out STREQUAL "before" OR left)
+    message(FATAL_ERROR "interrupted, predictions ended with ${got}:\n${complained}\n${left}")
   endif()
 endif()
