@@ -62,6 +62,9 @@ class ctr_rows {
       if (fits) {
         kept_.push_back(std::move(chunk));
       } else {
+        if (!source_->is_rewindable()) {
+          throw failure(source_->name() + ": a pipe can be read only once, and its rows don't fit --memory");
+        }
         std::vector<sparse_batch>().swap(kept_);
         std::vector<bool>().swap(is_test_);
         chunk.swap(spare);

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 #include "models/model.hpp"
 #include "npy.hpp"
 #include "options.hpp"
+#include "output_file.hpp"
 
 namespace ctr {
 
@@ -83,9 +83,7 @@ void export_sizes(const std::filesystem::path& folder, std::string_view model, O
     all["wide_rate"] = how.wide_rate;
     all["wide_epsilon"] = how.wide_epsilon;
   }
-  std::ofstream file(folder / "sizes.json");
-  file << all.dump(2) << '\n';
-  if (!file.flush()) throw failure("cannot write " + (folder / "sizes.json").string());
+  write_file(folder / "sizes.json", all.dump(2) + '\n');
 }
 
 template <class Model>

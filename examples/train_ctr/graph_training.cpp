@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +24,8 @@
 #include <deeprec/graph/staged_program.hpp>
 #include <deeprec/graph/step_costs.hpp>
 #include <deeprec/graph/step_program.hpp>
+
+#include "output_file.hpp"
 
 namespace ctr {
 
@@ -115,12 +116,6 @@ class part_times final : public deeprec::trace_sink {
   throw failure(wrong.what());
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  if (!file.flush()) throw failure("cannot write " + path);
-}
-
 }  // namespace
 
 template <class Source>
@@ -143,7 +138,6 @@ class graph_training<Source>::body {
       state_.emplace(alone_->make_state());
     }
     if (!how.trace.empty()) {
-      write_file(how.trace, "");            // not after hours of training
       const int threads = how.threads + 1;  // any of the pool's can run ahead
       const index_t spans = std::max<index_t>((index_t{1} << 19) / threads, 1 << 14);
       recorder_.emplace(deeprec::trace_options{.threads = threads, .spans = spans});

@@ -5,15 +5,12 @@
 //
 // Rows that don't fit --memory are read again in each epoch. The same seed gives the same weights, bit for
 // bit, for any number of threads and any --prefetch; also where training stopped in between (--save, --load).
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +26,7 @@
 #include "history_models.hpp"
 #include "options.hpp"
 #include "report.hpp"
+#include "run_files.hpp"
 #include "saved_model.hpp"
 #include "synthetic.hpp"
 
@@ -49,7 +47,7 @@ void on_interrupt(int) {
 score planted_score(ctr_input& input) {
   score result;
   result.name = "planted";
-  result.auc = input.planted_area.value();
+  result.set_auc(input.planted_area);
   result.log_loss = input.planted_loss.value();
   return result;
 }
@@ -61,14 +59,7 @@ int end_of_run() {
 }
 
 int run(options& o) {
-  if (!o.json.empty() && !std::ofstream(o.json, std::ios::app)) {
-    throw failure("cannot write " + o.json);
-  }
-  if (!o.save.empty()) {  // not after hours of training
-    const std::filesystem::path folder = std::filesystem::path(o.save).parent_path();
-    if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0)
-      throw failure("cannot write " + o.save);
-  }
+  check_files(o);
   if (o.threads == 0) o.threads = deeprec::default_concurrency();
   thread_pool pool({.threads = o.threads});
   if (!o.synthesize.empty()) {
@@ -102,8 +93,7 @@ int run(options& o) {
 
   std::printf("%lld rows to train, %lld to test, %s; seed %llu, %d threads, gemm by %s\n",
               static_cast<long long>(to_train), static_cast<long long>(to_test), order_of(rows).c_str(),
-              static_cast<unsigned long long>(o.seed), o.threads,
-              to_string(deeprec::host_gemm_backends{}).c_str());
+              static_cast<unsigned long long>(o.seed), o.threads, gemm_words(o).c_str());
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {
@@ -111,17 +101,14 @@ int run(options& o) {
     scores.push_back(find_click_model(name)->train(pool, input, o, interrupted));
   }
   if (o.data.empty()) scores.push_back(planted_score(input));
-  print(scores, o);
-  if (!o.json.empty()) {
-    write_json(scores,
-               {.rows = rows.rows(),
-                .train_rows = to_train,
-                .test_rows = to_test,
-                .window = rows.window(),
-                .is_kept = rows.is_kept(),
-                .table_rows = input.tables->rows()},
-               o, interrupted);
-  }
+  report(scores,
+         {.rows = rows.rows(),
+          .train_rows = to_train,
+          .test_rows = to_test,
+          .window = rows.window(),
+          .is_kept = rows.is_kept(),
+          .table_rows = input.tables->rows()},
+         o, interrupted);
   return end_of_run();
 }
 
@@ -134,6 +121,12 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
   try {
     return run(o);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(
+        stderr,
+        "train_ctr: out of memory: the model, a batch or the rows need more than this process may use "
+        "(less with smaller --bottom, --top, --width, --batch-size, --rows or --memory)\n");
+    return 1;
   } catch (const std::exception& wrong) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());
     return 1;

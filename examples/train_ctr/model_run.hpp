@@ -60,9 +60,11 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
         !why.empty())
       throw failure(why);
   }
+  std::atomic<bool> is_unwritten{false};  // the thread that reads looks too
   const auto save = [&] {
-    const std::string why = save_model(o.save, model, how, token_vocabulary(*input.tables), place);
-    if (!why.empty()) throw failure(why);
+    if (is_unwritten) return;
+    result.unwritten = save_model(o.save, model, how, token_vocabulary(*input.tables), place);
+    is_unwritten = !result.unwritten.empty();
   };
   // A thread that reads has no use for those that train, whose work is short.
   deeprec::inline_executor here;
@@ -74,7 +76,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   const index_t first_epoch = place.trained / train_rows;
   const index_t end = train_rows * (first_epoch + o.epochs);
   std::atomic<index_t> begun{0};  // steps; the thread that reads looks too
-  const auto over = [&] { return interrupted || (o.steps > 0 && begun >= o.steps); };
+  const auto over = [&] { return interrupted || is_unwritten || (o.steps > 0 && begun >= o.steps); };
   [[maybe_unused]] by_hand<Model> hand(pool, model, o);
   std::optional<graph_training<raw_rows>> as_graph;
   const auto make_graph = [&](graph_use use) {
@@ -107,7 +109,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       if (as_graph) {
         const index_t before = place.steps;
         const auto read = [&, steps = begun.load()](raw_rows& raw) mutable {
-          if (interrupted || (o.steps > 0 && steps++ >= o.steps)) return false;
+          if (interrupted || is_unwritten || (o.steps > 0 && steps++ >= o.steps)) return false;
           raw.clear(o.batch_size);
           feed.next(o.batch_size, [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
           return raw.rows > 0;
@@ -120,19 +122,13 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       if (!o.save.empty()) save();
     }
   }
-  if (as_graph) {
-    as_graph->write_trace();
-    result.graph = as_graph->explain();
-  }
+  if (as_graph) result.graph = as_graph->explain();
   result.samples_per_second =
       static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();
 
   deeprec::auc area;
   deeprec::log_loss loss;
-  std::optional<npy_file<float>> logits_file;
-  if (!o.export_to.empty()) {
-    logits_file.emplace(std::filesystem::path(o.export_to) / "test_logits.npy", 1);
-  }
+  std::vector<float> exported;
   row_feed feed(input.to_test(), row_use::test);
   feed.begin(reading, 0, 0);
   predict_by_graph<raw_rows>(
@@ -146,13 +142,20 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       [&](matrix_view<const float> logits, matrix_view<const float> labels) {
         area.add(logits, labels).or_throw();
         loss.add(logits, labels).or_throw();
-        if (!logits_file) return;
-        for (index_t i = 0; i < logits.extent(0); ++i) logits_file->add(logits.row(i));
+        if (o.export_to.empty()) return;
+        for (index_t i = 0; i < logits.extent(0); ++i) exported.push_back(logits(i, 0));
       });
-  if (logits_file) logits_file->close();
-  result.auc = area.value();
+  result.set_auc(area);
   result.log_loss = loss.value();
   if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
+  if (as_graph) result.write([&] { as_graph->write_trace(); });
+  if (!o.export_to.empty()) {
+    result.write([&] {
+      npy_file<float> file(std::filesystem::path(o.export_to) / "test_logits.npy", 1);
+      for (const float& logit : exported) file.add(&logit);
+      file.close();
+    });
+  }
   return result;
 }
 
@@ -190,7 +193,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
       [&](matrix_view<const float> logits, matrix_view<const float>) {
         for (index_t i = 0; i < logits.extent(0); ++i) out.number(probability_of(logits(i, 0)));
       });
-  out.close();
+  if (!interrupted) out.close();
 }
 
 template <class Model>

@@ -4,18 +4,16 @@
 //   file.add(row);  ...  file.close();
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <string>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include <deeprec/core/dtypes.hpp>
 
-#include "models/ctr_data.hpp"
+#include "output_file.hpp"
 
 namespace ctr {
 
@@ -23,24 +21,18 @@ namespace ctr {
 template <class T>
 class npy_file {
  public:
-  npy_file(std::filesystem::path path, index_t columns)
-      : path_(std::move(path)), columns_(columns), file_(std::fopen(path_.c_str(), "wbe")) {
+  npy_file(const std::filesystem::path& path, index_t columns) : columns_(columns), file_(path) {
     write_header();  // its length does not depend on the number of rows
   }
-  ~npy_file() {
-    if (file_ != nullptr) std::fclose(file_);
-  }
-  npy_file(const npy_file&) = delete;
-  npy_file& operator=(const npy_file&) = delete;
 
   void add(const T* row) {
     ++rows_;
-    write(row, sizeof(T) * static_cast<std::size_t>(columns_));
+    file_.write({reinterpret_cast<const char*>(row), sizeof(T) * static_cast<std::size_t>(columns_)});
   }
   void close() {
-    if (std::fseek(file_, 0, SEEK_SET) != 0) throw_unwritten();
+    file_.rewind();
     write_header();
-    if (std::fclose(std::exchange(file_, nullptr)) != 0) throw_unwritten();
+    file_.close();
   }
 
  private:
@@ -59,16 +51,11 @@ class npy_file {
         static_cast<long long>(columns_));
     text[length] = ' ';
     text[bytes - 1] = '\n';
-    write(text, bytes);
+    file_.write({text, bytes});
   }
-  void write(const void* from, std::size_t bytes) {
-    if (file_ == nullptr || std::fwrite(from, 1, bytes, file_) != bytes) throw_unwritten();
-  }
-  [[noreturn]] void throw_unwritten() const { throw failure("cannot write " + path_.string()); }
 
-  std::filesystem::path path_;
   index_t columns_, rows_ = 0;
-  std::FILE* file_;
+  output_file file_;
 };
 
 }  // namespace ctr

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <initializer_list>
 #include <string_view>
+#include <utility>
 
 #include "click_models.hpp"
 #include "history_models.hpp"
@@ -21,9 +22,12 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       "train_ctr");
   const auto file = CLI::Validator(
       [](std::string& path) {
+        if (path.empty()) return std::string("an empty path names no file");
         return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path;
       },
       "FILE");
+  const auto output = CLI::Validator(
+      [](std::string& path) { return path.empty() ? "an empty path names no file" : ""; }, "FILE");
   const auto bytes = CLI::Validator(
       [](std::string& text) {
         return parse_bytes(text) > 0 ? "" : text + " is no number of bytes, as 512M is";
@@ -64,8 +68,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::IsMember({"direct", "graph"}));
   app.add_flag("--smart-stage", o.smart_stage,
                "run all that no weight has a part in ahead of the step: decode, hash, bucket");
-  app.add_option("--trace", o.trace, "write when each op ran to this file, for ui.perfetto.dev");
-  app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz");
+  app.add_option("--trace", o.trace, "write when each op ran to this file, for ui.perfetto.dev")
+      ->check(output);
+  app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz")->check(output);
   std::vector<std::string> names;
   for (const click_model_runs* model : click_models) names.emplace_back(model->name);
   names.insert(names.end(), history_models.begin(), history_models.end());
@@ -105,7 +110,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                "of din and dssm: test with the last but one item of each user, without the last, to choose "
                "options by");
   app.add_option("--test-rows", o.test_rows,
-                 "of din and dssm: write the rows that test to this file, as --predict reads them");
+                 "of din and dssm: write the rows that test to this file, as --predict reads them")
+      ->check(output);
   app.add_option("--batch-size", o.batch_size, "rows of a training step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -134,11 +140,12 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::IsMember({"mixed", "product"}))
       ->capture_default_str();
   app.add_option("--synthesize", o.synthesize,
-                 "write --rows of synthetic data to this file, and train nothing");
+                 "write --rows of synthetic data to this file, and train nothing")
+      ->check(output);
   app.add_option("--save-every", o.save_every, "also save after so many steps; 0: don't")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--save", o.save, "after every epoch, write the one model to this file");
+  app.add_option("--save", o.save, "after every epoch, write the one model to this file")->check(output);
   app.add_option("--load", o.load, "train on from this file, for --epochs more, the begun one included")
       ->check(CLI::ExistingFile);
   app.add_option("--predict", o.predict,
@@ -148,12 +155,14 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "for which dssm writes the cosine")
       ->check(file);
   app.add_option("--output", o.output,
-                 "the file for the probabilities, one a line (default: the standard output)");
+                 "the file for the probabilities, one a line (default: the standard output)")
+      ->check(output);
   app.add_option(
-      "--export", o.export_to,
-      "write rows, first weights and, at the end, the logits of the test rows into this folder, as "
-      ".npy files");
-  app.add_option("--json", o.json, "also write the result to this file");
+         "--export", o.export_to,
+         "write rows, first weights and, at the end, the logits of the test rows into this folder, as "
+         ".npy files")
+      ->check(output);
+  app.add_option("--json", o.json, "also write the result to this file")->check(output);
   app.add_flag("--verbose", o.verbose, "print the checksum of the weights");
   try {
     app.parse(argc, argv);
@@ -170,6 +179,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (!o.predict.empty()) {
     if (o.load.empty()) return wrong("--predict needs --load");
     if (!o.models.empty()) return wrong("--predict is not for --model: the file of --load has its name");
+    for (const char* const name : {"--data", "--test", "--items", "--save", "--json", "--trace", "--graph",
+                                   "--export", "--test-rows", "--synthesize"}) {
+      if (app.count(name) > 0) return wrong((std::string(name) + " is not for --predict").c_str());
+    }
     return std::nullopt;
   }
   if (!o.output.empty()) return wrong("--output needs --predict");
@@ -235,6 +248,19 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   }
   if ((o.width > 0 || !o.top.empty()) && !any({"dlrm", "wdl", "deepfm", "dcn", "din", "dssm"})) {
     return wrong("--width and --top need --model dlrm, wdl, deepfm, dcn, din or dssm");
+  }
+  for (const auto& [name, layers] : {std::pair("--bottom", &o.bottom), std::pair("--top", &o.top)}) {
+    double needed = 0;  // of the weights between these layers, their gradients and the state of the optimizer
+    for (std::size_t i = 1; i < layers->size(); ++i) {
+      needed +=
+          3.0 * sizeof(float) * static_cast<double>((*layers)[i - 1]) * static_cast<double>((*layers)[i]);
+    }
+    if (needed <= static_cast<double>(usable_memory())) continue;
+    char text[160];
+    std::snprintf(text, sizeof text,
+                  "%s: its layers need %.1f GB of memory, of which this process may use %.1f", name,
+                  needed / 1e9, static_cast<double>(usable_memory()) / 1e9);
+    return wrong(text);
   }
   if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include <deeprec/core/isa.hpp>
 #include <deeprec/dense/gemm.hpp>
 
 #include "memory_limit.hpp"
+#include "model_options.hpp"
+#include "output_file.hpp"
 
 namespace ctr {
 
@@ -23,10 +24,25 @@ std::string hex(std::uint64_t value) {
 
 }  // namespace
 
+std::string gemm_words(const options& o) {
+  std::string words = to_string(deeprec::host_gemm_backends{});
+  const deeprec::gemm_math math = precision_of(o).math;
+  if (math != deeprec::gemm_math::bf16 && math != deeprec::gemm_math::tf32) return words;
+  constexpr index_t width = 256;
+  std::vector<float> layer(static_cast<std::size_t>(width * width));
+  const matrix_view<float> any(layer.data(), width, width);  // its values are not read
+  const std::string why = explain_gemm({.b = deeprec::gemm_operand::transposed, .math = math}, any, any, any);
+  const std::size_t begin = why.find(std::string("; ") + to_string(math) + " is permitted");
+  if (begin == std::string::npos) return words;
+  return words + why.substr(begin, why.find(';', begin + 1) - begin);
+}
+
 std::string order_of(const ctr_rows& rows) {
   const std::string read = rows.is_kept() ? "kept" : "read in each epoch";
   return read + (rows.window() == 0 ? "" : ", shuffled in windows of " + std::to_string(rows.window()));
 }
+
+namespace {
 
 void print(const std::vector<score>& scores, const options& o) {
   const bool by_user =
@@ -37,7 +53,12 @@ void print(const std::vector<score>& scores, const options& o) {
   for (const char* name : part_names) std::printf(" %9s", name);
   std::printf("\n");
   for (const score& s : scores) {
-    std::printf("%-8s %8.4f", s.name.c_str(), s.auc);
+    std::printf("%-8s ", s.name.c_str());
+    if (std::isnan(s.auc)) {
+      std::printf("%8s", "-");
+    } else {
+      std::printf("%8.4f", s.auc);
+    }
     if (by_user) std::printf(" %8.4f", s.user_auc);
     if (std::isnan(s.log_loss)) {
       std::printf(" %9s", "-");
@@ -51,6 +72,7 @@ void print(const std::vector<score>& scores, const options& o) {
       }
     }
     std::printf("\n");
+    if (*s.no_auc != '\0') std::printf("         AUC undefined: %s among the rows that test\n", s.no_auc);
     if (o.verbose > 0 && s.samples > 0) {
       std::printf("         checksum of the weights %s\n", hex(s.checksum).c_str());
       std::fputs(s.graph.c_str(), stdout);
@@ -58,7 +80,7 @@ void print(const std::vector<score>& scores, const options& o) {
   }
   for (const score& s : scores) {
     if (s.stages.stages.empty()) continue;
-    // What the others wait for; of the training, its longest part.
+    // What the others wait for: of the training its longest part, of the reading how long the training waits.
     std::string slowest = s.stages.bottleneck();
     if (slowest == "train") {
       std::size_t longest = static_cast<std::size_t>(part::lookup);
@@ -66,8 +88,13 @@ void print(const std::vector<score>& scores, const options& o) {
         if (s.watch.seconds(p) > s.watch.seconds(longest)) longest = p;
       }
       slowest += std::string(", most of all ") + part_names[longest];
+    } else if (slowest == "read" && s.samples > 0) {
+      char share[64];
+      const double waits = s.watch.seconds(static_cast<std::size_t>(part::read)) / s.watch.total();
+      std::snprintf(share, sizeof share, ", for which training waits %.0f %% of its time", 100 * waits);
+      slowest += share;
     }
-    std::printf("%s: %.1f s;", s.name.c_str(), std::chrono::duration<double>(s.stages.elapsed).count());
+    std::printf("%s: %.1f s; busy:", s.name.c_str(), std::chrono::duration<double>(s.stages.elapsed).count());
     for (const deeprec::stage_statistics& stage : s.stages.stages) {
       std::printf(" %s %.0f %%,", stage.name, 100 * stage.occupancy);
     }
@@ -77,6 +104,7 @@ void print(const std::vector<score>& scores, const options& o) {
   std::fflush(stdout);
 }
 
+/// To the file that the options name.
 void write_json(const std::vector<score>& scores, const data_facts& data, const options& o,
                 bool interrupted) {
   nlohmann::json out = {{"data", o.data.empty() ? "synthetic" : o.data},
@@ -99,7 +127,7 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
                         {"math", o.math},
                         {"last_layer_f32", o.last_layer_f32},
                         {"isa", to_string(deeprec::active_isa())},
-                        {"gemm", to_string(deeprec::host_gemm_backends{})},
+                        {"gemm", gemm_words(o)},
                         {"interrupted", interrupted},
                         {"models", nlohmann::json::array()}};
   for (const score& s : scores) {
@@ -116,9 +144,20 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
     }
     out["models"].push_back(one);
   }
-  std::ofstream file(o.json);
-  file << out.dump(2) << '\n';
-  if (!file.flush()) throw failure("cannot write " + o.json);
+  write_file(o.json, out.dump(2) + '\n');
+}
+
+}  // namespace
+
+void report(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted) {
+  print(scores, o);
+  score all;
+  if (std::ferror(stdout) != 0) all.unwritten = "cannot write the standard output";
+  if (!o.json.empty()) all.write([&] { write_json(scores, data, o, interrupted); });
+  for (const score& s : scores) {
+    if (!s.unwritten.empty()) throw failure(s.unwritten);
+  }
+  if (!all.unwritten.empty()) throw failure(all.unwritten);
 }
 
 }  // namespace ctr

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <deeprec/dense/metrics.hpp>
 #include <deeprec/pipeline/statistics.hpp>
 
 #include "ctr_rows.hpp"
@@ -16,7 +17,8 @@ namespace ctr {
 
 struct score {
   std::string name;
-  double auc = 0;
+  double auc = 0;                                              ///< NaN: of one class only
+  const char* no_auc = "";                                     ///< which
   double user_auc = std::numeric_limits<double>::quiet_NaN();  ///< the mean of each user's; NaN: of no users
   double log_loss = 0;                                         ///< NaN: the scores are no logits
   double samples_per_second = 0;
@@ -24,7 +26,22 @@ struct score {
   std::uint64_t checksum = 0;
   stopwatch watch;
   deeprec::pipeline_statistics stages;
-  std::string graph;  ///< of the step, in words
+  std::string graph;      ///< of the step, in words
+  std::string unwritten;  ///< why a file of this model could not be written; empty: all were
+
+  void set_auc(deeprec::auc& area) {
+    auc = area.value();
+    no_auc = area.positives() == 0 ? "no clicks" : area.negatives() == 0 ? "clicks only" : "";
+  }
+  /// Calls write(), whose failure is reported after the results.
+  template <class Write>
+  void write(const Write& write) {
+    try {
+      write();
+    } catch (const failure& wrong) {
+      if (unwritten.empty()) unwritten = wrong.what();
+    }
+  }
 };
 
 /// What a run is about.
@@ -51,11 +68,13 @@ inline void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_stati
   }
 }
 
+/// What multiplies matrices, in words; of a --math that is a permission also whether it is taken, which
+/// depends on the machine and on the shape: that of a layer of 256 inputs and outputs.
+std::string gemm_words(const options& o);
 /// How the rows are read and shuffled, in words.
 std::string order_of(const ctr_rows& rows);
-/// The table of all scores, and what the stages waited for.
-void print(const std::vector<score>& scores, const options& o);
-/// To the file that the options name.
-void write_json(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted);
+/// Prints the table of all scores and what the stages waited for, and writes --json. Then throws a failure
+/// where a file could not be written.
+void report(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted);
 
 }  // namespace ctr

@@ -6,15 +6,15 @@
 // What goes wrong is thrown as a failure.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cstdio>
+#include <cctype>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/criteo_format.hpp>
@@ -22,14 +22,8 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
-#if DEEPREC_WITH_ZLIB
-#  include <deeprec/data/gzip_stream.hpp>
-#endif
-#if DEEPREC_WITH_ZSTD
-#  include <deeprec/data/zstd_stream.hpp>
-#endif
-
 #include "models/ctr_data.hpp"
+#include "opened_text.hpp"
 
 namespace ctr {
 
@@ -47,7 +41,69 @@ class row_source {
   virtual void rewind(deeprec::executor_ref executor) = 0;
   /// The next rows, `most` of them but at the end; 0: there are no more.
   virtual index_t next(sparse_batch& rows, index_t most) = 0;
+  /// Whether rewind() works for a second time.
+  [[nodiscard]] virtual bool is_rewindable() const { return true; }
 };
+
+/// Columns are read by their places, not by their names. Throws a failure where the first lines show that a
+/// column is elsewhere (a name of Criteo's columns at another place), that numbers are to be a header, or
+/// that tokens are in quotes, which would be taken for a part of them.
+inline void check_head(const std::string& path, std::string_view head, const deeprec::criteo_format& format) {
+  const auto next_line = [&head] {
+    const std::size_t end = std::min(head.find('\n'), head.size());
+    std::string_view line = head.substr(0, end);
+    head.remove_prefix(std::min(end + 1, head.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    return line;
+  };
+  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
+  std::string_view line = next_line();
+  const auto layout = format.detect(line);
+  std::vector<std::string> fields;
+  const auto split = [&] {
+    fields.clear();
+    for (std::size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+      end = line.find(layout.delimiter, begin);
+      fields.emplace_back(line.substr(begin, end - begin));
+    }
+  };
+  split();
+  const auto refuse = [&](int number, const std::string& why) {
+    throw failure(path + ':' + std::to_string(number) + ": " + why);
+  };
+  if (layout.has_header) {
+    std::vector<std::string> places;
+    if (layout.id_columns > 0) places.emplace_back("id");
+    if (layout.label_columns > 0) places.emplace_back("label");
+    for (index_t n = 1; n <= integers; ++n) places.push_back('i' + std::to_string(n));
+    for (index_t n = 1; n <= tokens; ++n) places.push_back('c' + std::to_string(n));
+    for (std::size_t k = 0; k < places.size(); ++k) {
+      std::string name = fields[k];
+      if (name.size() > 1 && name.front() == '"' && name.back() == '"')
+        name = name.substr(1, name.size() - 2);
+      for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+      if (name == places[k] || std::find(places.begin(), places.end(), name) == places.end()) continue;
+      refuse(1, "column " + std::to_string(k + 1) + " must be " + places[k] + " (is " + fields[k] +
+                    "): columns are read by their places");
+    }
+    line = next_line();
+    split();
+  } else {
+    std::size_t consecutive = 0;
+    for (const int first : {0, 1}) {
+      std::size_t k = 0;
+      while (k < fields.size() && fields[k] == std::to_string(first + static_cast<int>(k))) ++k;
+      consecutive = std::max(consecutive, k);
+    }
+    if (consecutive == fields.size() && fields.size() > static_cast<std::size_t>(tokens))
+      refuse(1, "a header of numbers must be left out, or be one of names");
+  }
+  for (std::size_t k = 0; k < fields.size(); ++k) {
+    if (fields[k].size() > 2 && fields[k].front() == '"' && fields[k].back() == '"')
+      refuse(layout.has_header ? 2 : 1,
+             "field " + std::to_string(k + 1) + " must not be in quotes (is " + fields[k] + ')');
+  }
+}
 
 /// Criteo's text, in a file, a gzip or zstd file, or a pipe ("-": that of the standard input), which can be
 /// read once.
@@ -62,19 +118,15 @@ class text_rows final : public row_source {
     // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
     options_.chunks_in_flight = 8;
     options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);
-    struct stat facts;
-    is_pipe_ = path_ == "-" || (::stat(path_.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode));
-    if (!is_pipe_) packing_ = packing_of(path_);
+    is_pipe_ = is_pipe(path_);
   }
   [[nodiscard]] const std::string& name() const override { return path_; }
+  [[nodiscard]] bool is_rewindable() const override { return !is_pipe_; }
   [[nodiscard]] deeprec::criteo_format::table_sizes table_rows() const override {
     return deeprec::criteo_format::same_size(index_t{1} << 17);
   }
 
   void rewind(deeprec::executor_ref executor) override {
-    if (is_pipe_ && reader_) {
-      throw failure(path_ + ": a pipe can be read only once, and its rows don't fit --memory");
-    }
     reader_.reset();
     executor_ = executor;
     reader_.emplace(open());
@@ -87,50 +139,29 @@ class text_rows final : public row_source {
   }
 
  private:
-  enum class packing { none, gzip, zstd };
   using reader = deeprec::batch_reader<deeprec::criteo_format, deeprec::executor_ref>;
 
-  /// By the first bytes.
-  static packing packing_of(const std::string& path) {
-    unsigned char begin[4] = {};
-    if (std::FILE* file = std::fopen(path.c_str(), "re")) {
-      const std::size_t got = std::fread(begin, 1, 4, file);
-      std::fclose(file);
-      if (got >= 2 && begin[0] == 0x1f && begin[1] == 0x8b) return packing::gzip;
-      if (got == 4 && begin[0] == 0x28 && begin[1] == 0xb5 && begin[2] == 0x2f && begin[3] == 0xfd) {
-        return packing::zstd;
-      }
-    }
-    return packing::none;
-  }
   [[nodiscard]] deeprec::result<reader> open() {
-    if (path_ == "-") return stream(std::make_unique<deeprec::file_stream>(0));
-    if (is_pipe_) return stream(std::make_unique<deeprec::file_stream>(path_));
-    if (packing_ == packing::gzip) {
-#if DEEPREC_WITH_ZLIB
-      return stream(std::make_unique<deeprec::gzip_stream>(path_));
-#else
-      throw failure(path_ + ": is compressed by gzip, and this train_ctr was built without zlib");
-#endif
+    if (is_pipe_) {
+      auto pipe = std::make_unique<pipe_text>(path_);
+      check_head(path_, pipe->head(), format_);
+      return read_stream(executor_, format_, path_, std::move(pipe), options_);
     }
-    if (packing_ == packing::zstd) {
-#if DEEPREC_WITH_ZSTD
-      return stream(std::make_unique<deeprec::zstd_stream>(path_));
-#else
-      throw failure(path_ + ": is compressed by zstd, and this train_ctr was built without libzstd");
-#endif
+    auto text = open_text(path_);
+    if (!is_checked_) {
+      if (const deeprec::status opened = text->open(); !opened) throw failure(path_ + ": " + opened.detail());
+      check_head(path_, read_head(*text, path_), format_);
+      text->close();
+      is_checked_ = true;
     }
-    return read_files(executor_, format_, {path_}, options_);
-  }
-  [[nodiscard]] deeprec::result<reader> stream(std::unique_ptr<deeprec::text_stream> from) {
-    return read_stream(executor_, format_, path_, std::move(from), options_);
+    if (packing_of_file(path_).how == packing::text) return read_files(executor_, format_, {path_}, options_);
+    return read_stream(executor_, format_, path_, std::move(text), options_);
   }
 
   std::string path_;
   deeprec::criteo_format format_;
   deeprec::reader_options options_;
-  bool is_pipe_ = false;
-  packing packing_ = packing::none;
+  bool is_pipe_ = false, is_checked_ = false;
   deeprec::inline_executor here_;
   deeprec::executor_ref executor_{here_};
   std::optional<deeprec::result<reader>> reader_;  // refers to executor_

@@ -44,7 +44,7 @@ class pair_metrics {
     by_user_.add(scores, labels, users_).or_throw();
   }
   void read(score& result) {
-    result.auc = area_.value();
+    result.set_auc(area_);
     result.user_auc = by_user_.value();
   }
 
@@ -142,9 +142,13 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
     if (const std::string why = load_model(o.load, model, vocabulary, place); !why.empty())
       throw failure(why);
   }
+  score result;
+  result.name = Model::name;
+  std::atomic<bool> is_unwritten{false};  // the thread that reads looks too
   const auto save = [&] {
-    const std::string why = save_model(o.save, model, how, vocabulary, place);
-    if (!why.empty()) throw failure(why);
+    if (is_unwritten) return;
+    result.unwritten = save_model(o.save, model, how, vocabulary, place);
+    is_unwritten = !result.unwritten.empty();
   };
   const auto make_graph = [&](graph_use use) {
     return [&, use](reader_of<history_batch> read) {
@@ -156,14 +160,12 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
                                                                      .prefetch = o.prefetch,
                                                                      .trace = o.trace,
                                                                      .picture = o.graph});
-  score result;
-  result.name = Model::name;
   constexpr index_t rows_of_position = Model::draws_negatives ? 2 : 1;
   const index_t end = positions * (place.trained / positions + o.epochs);
   progress bar(Model::name, static_cast<double>((end - place.trained) * rows_of_position));
   train_feed feed(data, o, Model::draws_negatives);
   index_t begun = 0;  // steps
-  const auto over = [&] { return interrupted || (o.steps > 0 && begun >= o.steps); };
+  const auto over = [&] { return interrupted || is_unwritten || (o.steps > 0 && begun >= o.steps); };
   while (place.trained < end && !over()) {
     feed.begin(place.trained / positions, place.trained % positions);
     const auto read = [&](history_batch& batch) {
@@ -184,7 +186,6 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
     add(result.stages, steps.run(pool, read, trained, result.watch));
     if (!o.save.empty()) save();
   }
-  steps.write_trace();
   result.graph = steps.explain();
   result.samples_per_second =
       static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();
@@ -199,6 +200,7 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
   pairs.read(result);
   result.log_loss = Model::gives_logits ? loss.value() : std::numeric_limits<double>::quiet_NaN();
   if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
+  result.write([&] { steps.write_trace(); });
   return result;
 }
 
@@ -232,7 +234,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
           out.number(Model::gives_logits ? probability_of(scores(i, 0)) : scores(i, 0));
         }
       });
-  out.close();
+  if (!interrupted) out.close();
 }
 
 /// The uses of an item as its score.
@@ -268,7 +270,7 @@ void run_history_models(thread_pool& pool, const options& o, const std::atomic<b
       "gemm by %s\n",
       static_cast<long long>(data.users()), static_cast<long long>(data.tables.items),
       static_cast<long long>(data.tables.categories), data.train.size(), data.test.size(),
-      static_cast<unsigned long long>(o.seed), o.threads, to_string(deeprec::host_gemm_backends{}).c_str());
+      static_cast<unsigned long long>(o.seed), o.threads, gemm_words(o).c_str());
   std::fflush(stdout);
   if (!o.test_rows.empty()) {
     candidate_writer out(o.test_rows, data.item_ids);
@@ -283,14 +285,12 @@ void run_history_models(thread_pool& pool, const options& o, const std::atomic<b
                                        : train_and_test<dssm>(pool, data, o, interrupted));
   }
   scores.push_back(popularity(data, o));
-  print(scores, o);
-  if (o.json.empty()) return;
-  write_json(scores,
-             {.rows = static_cast<index_t>(data.train.size() + data.test.size()),
-              .train_rows = static_cast<index_t>(data.train.size()),
-              .test_rows = static_cast<index_t>(data.test.size()),
-              .table_rows = data.tables.first_row().back()},
-             o, interrupted);
+  report(scores,
+         {.rows = static_cast<index_t>(data.train.size() + data.test.size()),
+          .train_rows = static_cast<index_t>(data.train.size()),
+          .test_rows = static_cast<index_t>(data.test.size()),
+          .table_rows = data.tables.first_row().back()},
+         o, interrupted);
 }
 
 void predict_histories(thread_pool& pool, const options& o, const saved_model& saved,

@@ -26,6 +26,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "models/ctr_data.hpp"
+#include "output_file.hpp"
 #include "row_source.hpp"
 
 namespace ctr {
@@ -183,14 +184,12 @@ class synthetic_rows final : public row_source {
 
 /// Writes the rows as Criteo's text: a token is eight hexadecimal digits.
 inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, const std::string& path) {
-  std::FILE* const file = std::fopen(path.c_str(), "we");
-  if (file == nullptr) throw failure("cannot write " + path);
+  output_file file(path);
   rows.rewind(executor);
   constexpr index_t block = 1 << 14, piece = 1 << 10;
   const auto ids = rows.table_rows();
   std::vector<std::string> texts(static_cast<std::size_t>(block / piece));
-  bool written = true;
-  for (sparse_batch batch; written && rows.next(batch, block) > 0;) {
+  for (sparse_batch batch; rows.next(batch, block) > 0;) {
     for (std::string& text : texts) text.clear();
     executor.parallel_for(batch.rows(), piece, [&](index_t begin, index_t end, int) {
       for (index_t r = begin; r < end; ++r) {
@@ -212,12 +211,9 @@ inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, con
         text += '\n';
       }
     });
-    for (const std::string& text : texts) {
-      written = written && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    }
+    for (const std::string& text : texts) file.write(text);
   }
-  written = std::fclose(file) == 0 && written;
-  if (!written) throw failure("cannot write " + path);
+  file.close();
 }
 
 }  // namespace ctr

@@ -3,15 +3,14 @@
 //   user_id  item_id  time       table_lines lines(path, {"item_id", "time"});
 //   7        30       1          while (lines.next()) use(lines[0], lines[1]);      30, 1
 //
-// A field may hold a list of numbers, with commas between them. What goes wrong is thrown as a failure, with
-// the line.
+// Empty lines are ignored. A field may hold a list of numbers, with commas between them. What goes wrong is
+// thrown as a failure, with the line.
 #pragma once
 
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -19,29 +18,29 @@
 #include <vector>
 
 #include "models/ctr_data.hpp"
+#include "opened_text.hpp"
 
 namespace ctr {
 
 class table_lines {
  public:
-  table_lines(const std::string& path, const std::vector<std::string_view>& names)
-      : path_(path), file_(path) {
-    if (!file_) throw failure(path + ": cannot be read");
-    if (!std::getline(file_, line_)) throw failure(path + ": has no line");
+  table_lines(const std::string& path, const std::vector<std::string_view>& names) : lines_(path) {
+    if (!lines_.next()) throw failure(path + ": has no line");
     split();
     for (const std::string_view name : names) {
       const auto found = std::find(fields_.begin(), fields_.end(), name);
-      if (found == fields_.end()) fail("no column " + std::string(name));
+      if (found == fields_.end()) {
+        const bool has_tab = lines_.line().find('\t') != std::string_view::npos;
+        fail("no column " + std::string(name) + (has_tab ? "" : " (and no tab, which separates fields)"));
+      }
       columns_.push_back(static_cast<std::size_t>(found - fields_.begin()));
     }
   }
   /// To the next line; false: there is none.
   bool next() {
-    if (!std::getline(file_, line_)) {
-      if (file_.bad()) throw failure(path_ + ": cannot be read");
-      return false;
-    }
-    ++number_;
+    do {
+      if (!lines_.next()) return false;
+    } while (lines_.line().empty());
     split();
     for (const std::size_t column : columns_) {
       if (column >= fields_.size()) fail("too few fields (" + std::to_string(fields_.size()) + ")");
@@ -63,10 +62,8 @@ class table_lines {
     }
   }
   /// Of the line, from 1.
-  [[nodiscard]] index_t number() const { return number_; }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw failure(path_ + ":" + std::to_string(number_) + ": " + what);
-  }
+  [[nodiscard]] index_t number() const { return lines_.number(); }
+  [[noreturn]] void fail(const std::string& what) const { lines_.fail(what); }
 
  private:
   [[nodiscard]] std::int64_t number_of(std::string_view text) const {
@@ -79,8 +76,7 @@ class table_lines {
   }
   void split() {
     fields_.clear();
-    std::string_view rest = line_;
-    if (!rest.empty() && rest.back() == '\r') rest.remove_suffix(1);
+    std::string_view rest = lines_.line();
     for (;;) {
       const std::size_t tab = rest.find('\t');
       fields_.push_back(rest.substr(0, tab));
@@ -89,12 +85,9 @@ class table_lines {
     }
   }
 
-  std::string path_;
-  std::ifstream file_;
-  std::string line_;
-  index_t number_ = 1;
+  text_lines lines_;
   std::vector<std::size_t> columns_;
-  std::vector<std::string_view> fields_;  // of line_
+  std::vector<std::string_view> fields_;  // of the line
 };
 
 /// Numbers 0, 1, ... for ids, in the order in which they appear.

@@ -4,6 +4,7 @@
 // log loss of the test, and are those of the exported logits.
 // file_check --scored <result.json> <rows.tsv> <scores>: the scores have the AUC of the test and, where it
 // has one, its log loss. The label of a row is its last character.
+// file_check --near <scores> <scores>: as many numbers, each within a millionth of the other.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -153,6 +154,16 @@ void check_scores(char** paths) {
   if (model.contains("logloss")) require_near("the log loss", loss / count, model.at("logloss"));
 }
 
+void check_near(char** paths) {
+  std::ifstream one(paths[0]), other(paths[1]);
+  std::size_t count = 0;
+  for (double a = 0, b = 0; one >> a; ++count) {
+    require(bool(other >> b) && std::abs(a - b) < 1e-6, "number " + std::to_string(count) + " is another");
+  }
+  double more = 0;
+  require(!(other >> more), "more numbers in the second file");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -163,6 +174,10 @@ int main(int argc, char** argv) {
     }
     if (argc == 5 && std::string_view(argv[1]) == "--scored") {
       check_scores(argv + 2);
+      return 0;
+    }
+    if (argc == 4 && std::string_view(argv[1]) == "--near") {
+      check_near(argv + 2);
       return 0;
     }
     require(argc == 2 || argc == 3, "usage: file_check <trace.json> [<result.json>]");
