@@ -17,10 +17,13 @@
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/sgd.hpp>
+
+#include "support/isas.hpp"
 
 using namespace deeprec;
 
@@ -138,6 +141,34 @@ TEST_CASE("e14: the sign of a bag's zero does not depend on the other bags, and 
                 jagged_view<>(one.data(), 1, ids.data(), 1), combiner::max, matrix_view(largest.data(), 1, 1))
             .ok());
   CHECK(std::signbit(largest[0]));
+}
+
+TEST_CASE("n08: the maximum norm of quantized rows is that of their columns, at any width") {
+  // Every column is 2: D columns have the norm 2 sqrt(D), and D of them are scaled to 1 / sqrt(D).
+  const auto check = [](const auto& format) {
+    const index_t D = format.width();
+    const std::vector<float> values(static_cast<std::size_t>(D), 2.0F);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(format.row_bytes()));
+    format.encode(values.data(), bytes.data());
+    const const_table_view<std::remove_cvref_t<decltype(format)>> table(bytes.data(), 1, format);
+    const std::vector<std::int64_t> ids{0, 0};
+    std::vector<float> out(values.size());
+    for (const isa which : deeprec_test::runnable_isas()) {
+      CAPTURE(static_cast<int>(which));
+      for (const index_t in_bag : {1, 2}) {  // a copy, and a sum
+        const status s = lookup(deeprec_test::on(here, which), table,
+                                fixed_hotness_view<std::int64_t>(ids.data(), 1, in_bag),
+                                pooling{combiner::mean, max_norm{1.0F}}, matrix_view(out.data(), 1, D));
+        CHECK_MESSAGE(s.ok(), s.message());
+        CHECK(out[0] == doctest::Approx(1 / std::sqrt(static_cast<double>(D))).epsilon(1e-5));
+      }
+    }
+  };
+  for (const index_t D : {1, 7, 10, 20, 24, 50, 100}) {
+    CAPTURE(D);
+    check(int8_rows(D));
+    check(int4_rows(D));
+  }
 }
 
 namespace {

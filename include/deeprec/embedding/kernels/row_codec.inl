@@ -2,7 +2,8 @@
 //
 //   of(args, first, columns)                 a codec for the panel of the columns [first, first + columns)
 //   begin_of(row)                            the panel's first column in a row: the `from` of what follows
-//   load_at(from, c), load_first_at(from, n) values from column c of the panel, equal to the scalar reference
+//   load_at(from, c), load_first_at(from, n) values from column c of the panel, or its first n < lanes columns
+//                                            and zeros; equal to the scalar reference
 //   prefetch(row)                            all lines that the panel needs; bytes(): their size
 //   pairs                                    true: load_pair_at(from, c, even, odd) loads 2 * lanes columns
 //   unit                                     vectors begin at multiples of this number of columns
@@ -137,7 +138,7 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
     return value_of(from, load_codes_at(from, c));
   }
   DEEPREC_INLINE vector_f32 load_first_at(const std::byte* from, int n) const {
-    return value_of(from, load_first_codes_at(from, n));
+    return keep_first(value_of(from, load_first_codes_at(from, n)), n);  // code 0 is the bias
   }
   DEEPREC_INLINE void prefetch(const std::byte* row) const {
     lines.prefetch(row);
