@@ -11,15 +11,17 @@ namespace {
 using namespace deeprec;
 using namespace deeprec_bodies_of;
 
-/// Rows that repeat after a MB: writing codes is slow.
-template <class Format, int Width, int Hotness>
-struct cold {
+enum class reads { sums, clipped_sums, copies };
+
+/// Rows that repeat after a MB: writing codes is slow. Rows: of how many (0: of more than the caches hold).
+template <class Format, int Width, int Hotness, reads How = reads::sums, int Rows = 0>
+struct pooled {
   static constexpr index_t ids = 20480 / Hotness * Hotness, bags = ids / Hotness, patterns = 8192;
   static constexpr double items = ids;
 
-  explicit cold(const host& h)
-      : rows(cold_bytes() / format.row_bytes() / patterns * patterns),
-        parts(std::max<index_t>(4, cold_bytes() / (ids * format.row_bytes()))),
+  explicit pooled(const host& h)
+      : rows(Rows != 0 ? Rows : cold_bytes() / format.row_bytes() / patterns * patterns),
+        parts(std::max<index_t>(4, (Rows != 0 ? 0 : cold_bytes()) / (ids * format.row_bytes()))),
         table(h.memory<std::byte>("table", rows * format.row_bytes(),
                                   [&](std::byte* to, index_t n) {
                                     float values[Width];
@@ -45,8 +47,15 @@ struct cold {
 
   void run() {
     const const_table_view<Format> from(table, rows, format);
-    must(lookup(here, from, fixed_hotness_view<>(all + turn.next() * ids, bags, Hotness), combiner::sum,
-                matrix_view(out, bags, index_t{Width})));
+    const fixed_hotness_view<> batch(all + turn.next() * ids, bags, Hotness);
+    const matrix_view to(out, bags, index_t{Width});
+    if constexpr (How == reads::copies) {
+      must(lookup(here, from, batch, combiner::concat, to));
+    } else if constexpr (How == reads::clipped_sums) {
+      must(lookup(here, from, batch, pooling{combiner::sum, max_norm{1.0F}}, to));
+    } else {
+      must(lookup(here, from, batch, combiner::sum, to));
+    }
   }
   std::uint64_t checksum() {
     run();
@@ -89,9 +98,23 @@ struct written {
   inline_executor here;
 };
 
+template <class Format, int Width, int Hotness>
+using cold = pooled<Format, Width, Hotness>;
+template <class Format, int Width>
+using clipped = pooled<Format, Width, 20, reads::clipped_sums>;
+template <class Format, int Width, int Rows = 0>
+using copied = pooled<Format, Width, 1, reads::copies, Rows>;
+
 }  // namespace
 
 DEEPREC_BODIES(body<cold<int8_rows, 128, 20>>("quantized/int8/d:128", "row"),
                body<cold<int4_rows, 128, 20>>("quantized/int4/d:128", "row"),
                body<cold<int8_rows, 128, 100>>("quantized/int8/d:128/hotness:100", "row"),
+               body<clipped<int8_rows, 128>>("quantized/max_norm/int8/d:128", "row"),
+               body<clipped<int8_rows, 100>>("quantized/max_norm/int8/d:100", "row"),
+               body<clipped<int4_rows, 100>>("quantized/max_norm/int4/d:100", "row"),
+               body<copied<int8_rows, 128>>("quantized/gather/int8/d:128", "row"),
+               body<copied<int8_rows, 128, 8192>>("quantized/gather/warm/int8/d:128", "row"),
+               body<copied<int8_rows, 100, 8192>>("quantized/gather/warm/int8/d:100", "row"),
+               body<copied<int4_rows, 128, 8192>>("quantized/gather/warm/int4/d:128", "row"),
                body<written<int8_rows>>("quantized/write/int8/d:128", "row"))

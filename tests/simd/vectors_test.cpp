@@ -281,3 +281,22 @@ TEST_CASE("words: the last lanes move to the front, and nothing else comes with 
     }
   });
 }
+
+TEST_CASE("words: the first lanes are kept, and the others become +0, NaN and infinity too") {
+  for_every_region([](auto region) {
+    const int lanes = lane_count(region);
+    const float inf = std::numeric_limits<float>::infinity();
+    for (const float x : {1.5F, -0.0F, inf, -inf, std::numeric_limits<float>::quiet_NaN()}) {
+      const std::vector<float> from(static_cast<std::size_t>(lanes), x);
+      std::vector<float> to(from.size());
+      for (int n = 0; n <= lanes; ++n) {
+        keep_front(region, from.data(), n, to.data());
+        for (int i = 0; i < lanes; ++i) {
+          CAPTURE(n);
+          CAPTURE(i);
+          CHECK(same(to[static_cast<std::size_t>(i)], i < n ? x : 0.0F));
+        }
+      }
+    }
+  });
+}

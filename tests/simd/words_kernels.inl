@@ -38,6 +38,7 @@ inline float sum_of_lanes(region, const float* from) { return add_lanes(load(fro
 inline void move_to_front(region, const float* from, int n, float* to) {
   store(to, last_to_front(load(from), n));
 }
+inline void keep_front(region, const float* from, int n, float* to) { store(to, keep_first(load(from), n)); }
 
 /// A row of any width of at least one vector, the last vector overlapping the one before.
 template <class T>

@@ -3,7 +3,7 @@
 //   lanes, vector_f32, zero, splat            load, store          float | bf16 | f16 in memory,
 //   + - * / multiply_add sqrt                 load_first, store_first    float in the vector
 //   maximum minimum add_lanes last_to_front   region               the tag that selects overloads
-//   where_positive rounded stream
+//   where_positive rounded stream keep_first
 //   mask_f32, mask_of, load_mask             comparisons equal less less_equal, & | !, choose
 //   nearest, times_power_of_two              what exponentials need
 //   byte_lanes, vector_u8                     load, store, stream, copy_first    bytes, for copies only

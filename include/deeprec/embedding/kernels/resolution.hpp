@@ -1,7 +1,7 @@
 // A batch whose ids were checked and whose rows are known. Everything that reads ids goes through it:
 // lookups, gradients and updates; resolved_rows (resolve.hpp) is its public form.
 //
-//   open       checks the offsets, takes the source's guard
+//   open       checks the source and the offsets, takes the source's guard
 //   examine    positions [begin, end), on any thread: checks ids and weights, and locates rows that are not
 //              found by arithmetic
 //   admit      inserts the keys that were absent, where the caller asks for it
@@ -115,7 +115,7 @@ class resolution {
   static constexpr bool examines = checks || !is_direct;
 
   resolution(const Source& source, const Bags& bags, const Pooling& pooling)
-      : source_(source), bags_(bags), pooling_(pooling) {}
+      : source_(source), bags_(bags), pooling_(pooling), skipped_(skip_counter_of(pooling)) {}
 
   [[nodiscard]] const Source& source() const noexcept { return source_; }
   [[nodiscard]] const Bags& bags() const noexcept { return bags_; }
@@ -124,7 +124,7 @@ class resolution {
   /// Upper bound of addresses(), before open().
   [[nodiscard]] index_t most_addresses() const noexcept { return is_direct ? 0 : most_positions(bags_); }
 
-  /// Checks the offsets, which are read once. `admits`: absent keys are left to admit().
+  /// Checks the source and the offsets, which are read once. `admits`: absent keys are left to admit().
   status open(bool admits = false) {
     one_hot_ = bags_.is_one_hot();
     if (!one_hot_) {
@@ -136,6 +136,7 @@ class resolution {
       take_guard();
       return {};
     } else {
+      if (const status s = check_source(source_); !s) return s;
       return check_default_row(pooling_, source_.rows());
     }
   }
@@ -254,18 +255,24 @@ class resolution {
     return static_cast<index_t>(id_number(bags_.ids()[position]));
   }
 
-  /// Adds the ids that the policy `skip` left out to its counter.
+  /// Adds the ids that the policy `skip` leaves out to its counter.
   void count_skipped() const noexcept {
-    index_t* const counter = skip_counter_of(pooling_);
-    if (counter == nullptr) return;
+    if (skipped_ == nullptr) return;
+    index_t count = 0;
     for (index_t k = first(); k < first() + positions_; ++k) {
       if constexpr (is_keyed) {
-        *counter += addresses_[k - first()] == nullptr && !is_left_out(k) ? 1 : 0;
+        count += addresses_[k - first()] == nullptr && !is_left_out(k) ? 1 : 0;
       } else {
         const auto id = id_number(bags_.ids()[k]);
-        *counter += is_stray_id<Pooling>(id, source_.rows(), padding_of(pooling_)) ? 1 : 0;
+        count += is_stray_id<Pooling>(id, source_.rows(), padding_of(pooling_)) ? 1 : 0;
       }
     }
+    add_skipped(skipped_, count);
+  }
+  /// The same, for rows that are kept: verbs that take them later count nothing.
+  void count_skipped_once() noexcept {
+    count_skipped();
+    skipped_ = nullptr;
   }
 
  private:
@@ -328,6 +335,7 @@ class resolution {
   Source source_;
   Bags bags_;
   Pooling pooling_;
+  index_t* skipped_;  // null: not counted, or counted before
   index_t positions_ = 0;
   bool one_hot_ = false;
   bool admits_ = false;

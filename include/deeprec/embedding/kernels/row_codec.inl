@@ -2,7 +2,8 @@
 //
 //   of(args, first, columns)                 a codec for the panel of the columns [first, first + columns)
 //   begin_of(row)                            the panel's first column in a row: the `from` of what follows
-//   load_at(from, c), load_first_at(from, n) values from column c of the panel, equal to the scalar reference
+//   load_at(from, c), load_first_at(from, n) values from column c of the panel, or its first n < lanes columns
+//                                            and zeros; equal to the scalar reference
 //   prefetch(row)                            all lines that the panel needs; bytes(): their size
 //   pairs                                    true: load_pair_at(from, c, even, odd) loads 2 * lanes columns
 //   unit                                     vectors begin at multiples of this number of columns
@@ -84,7 +85,7 @@ struct row_codec {
   [[nodiscard]] DEEPREC_INLINE index_t bytes() const { return lines.bytes; }
 };
 
-// Codes with one scale and one bias. Values are codes * scale + bias; sums use the parts.
+// Codes with one scale and one bias. Values are codes * scale + bias, rounded twice; sums use the parts.
 template <int Bits, class Scale>
 struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   static constexpr bool scaled = true;
@@ -129,15 +130,16 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   DEEPREC_INLINE ::deeprec::detail::two_floats scale_and_bias(const std::byte* from) const {
     return load_two(from + pair, Scale{});
   }
+  // As value_of_code in row_elements.hpp.
   DEEPREC_INLINE vector_f32 value_of(const std::byte* from, vector_f32 code) const {
     const ::deeprec::detail::two_floats both = scale_and_bias(from);
-    return multiply_add(code, splat(both.first), splat(both.second));
+    return multiply_add(code, splat(both.first), zero()) + splat(both.second);
   }
   DEEPREC_INLINE vector_f32 load_at(const std::byte* from, index_t c) const {
     return value_of(from, load_codes_at(from, c));
   }
   DEEPREC_INLINE vector_f32 load_first_at(const std::byte* from, int n) const {
-    return value_of(from, load_first_codes_at(from, n));
+    return keep_first(value_of(from, load_first_codes_at(from, n)), n);  // code 0 is the bias
   }
   DEEPREC_INLINE void prefetch(const std::byte* row) const {
     lines.prefetch(row);
@@ -176,16 +178,27 @@ struct row_codec<::deeprec::detail::split_float> {
   [[nodiscard]] DEEPREC_INLINE index_t bytes() const { return high.bytes + low.bytes; }
 };
 
-// Calls use(vector, its first column, number of its valid lanes) for the values of a row, in order.
+// Calls use(vector, its first column, number of its valid lanes) for the values of a row, in order; the other
+// lanes are zero. For sums over columns: values of codes may be rounded once.
 template <class Element, class Args, class Use>
 DEEPREC_INLINE void for_each_vector(const Args& args, const std::byte* row, const Use& use) {
   const index_t whole = args.width / lanes * lanes;
+  const int n = static_cast<int>(args.width - whole);
   const auto codec = row_codec<Element>::of(args, 0, args.width);
+  const auto rest = row_codec<Element>::of(args, whole, args.width - whole);
   const std::byte* const from = codec.begin_of(row);
-  for (index_t c = 0; c < whole; c += lanes) use(codec.load_at(from, c), c, lanes);
-  if (whole < args.width) {
-    const int n = static_cast<int>(args.width - whole);
-    const auto rest = row_codec<Element>::of(args, whole, args.width - whole);
-    use(rest.load_first_at(rest.begin_of(row), n), whole, n);
+  if constexpr (row_codec<Element>::scaled) {
+    const ::deeprec::detail::two_floats pair = codec.scale_and_bias(from);
+    const vector_f32 scale = splat(pair.first), bias = splat(pair.second);
+    for (index_t c = 0; c < whole; c += lanes) {
+      use(multiply_add(codec.load_codes_at(from, c), scale, bias), c, lanes);
+    }
+    if (n > 0) {
+      const vector_f32 codes = rest.load_first_codes_at(rest.begin_of(row), n);
+      use(keep_first(multiply_add(codes, scale, bias), n), whole, n);  // code 0 is the bias
+    }
+  } else {
+    for (index_t c = 0; c < whole; c += lanes) use(codec.load_at(from, c), c, lanes);
+    if (n > 0) use(rest.load_first_at(rest.begin_of(row), n), whole, n);
   }
 }

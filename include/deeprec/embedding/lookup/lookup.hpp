@@ -124,16 +124,19 @@ lookup_op(const Rows&, matrix_view<Out, OutSpace, Columns>) -> lookup_op<Rows, O
 ///           returns the last of zeros of both signs; concat keeps -0. An empty bag that becomes
 ///           the default row has the bits of a bag of that one id. Rows of int8 and int4 codes are added as
 ///           code * (scale * w), and the biases of a bag separately: between ISAs, weighted or not,
-///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|); with concat they are decoded, then weighted
+///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|). With max and concat they are decoded as by
+///           dequantize, with the same bits on every ISA, then weighted; the sum of one id without a weight
+///           has these bits too
 /// @cost     O(N*D): reads N rows, writes B*D, checks the ids in a separate pass (bounds mode check).
 ///           No allocation, except for bags of more than 4096 ids (D floats per 4096 of the longest), and for
 ///           row sources other than tables (8 bytes per id); both from the context's resource, before a row
 ///           is written
 /// @threads  reentrant; concurrent lookups of one table are safe, a concurrent writer of its rows is not
-/// @error    shape_mismatch (also for a null out); offsets_*; id_out_of_range and weight_is_nan with bag and
-///           position (bounds mode check; the smallest position; a bad default_row has no bag; weights of
-///           absent ids are not checked); unsupported (combiner::max with weights); invalid_value (a max_norm
-///           that is not above 0); out_of_memory. On an error nothing is written
+/// @error    shape_mismatch (also for a null out, for a table with rows and without memory, and for a negative
+///           number of rows); offsets_*; id_out_of_range and weight_is_nan with bag and position (bounds mode
+///           check; the smallest position; a bad default_row has no bag; weights of absent ids are not
+///           checked); unsupported (combiner::max with weights); invalid_value (a max_norm that is not above
+///           0); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
           class Columns, class = detail::unit>

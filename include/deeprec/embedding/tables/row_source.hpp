@@ -13,6 +13,8 @@
 //   identity()           an address: sources with the same one have the same rows (feature_group)
 //   guard()              an object during whose lifetime no row moves (GuardedRowSource)
 //   for_each_row(f)      calls f(key, address of its row) for every row, for files (EnumerableRowSource)
+//
+// A source that is made of others may have validate(), a status of shape_mismatch where they don't fit.
 #pragma once
 
 #include <concepts>
@@ -56,7 +58,8 @@ concept ResolvingRowSource =
     };
 
 /// A source of rows with keys: find(keys, n, addresses) writes n row addresses, null for a key that it does
-/// not hold. Called from several threads at once. Every key is valid.
+/// not hold. Called from several threads at once. Every key is valid. Different keys must have different
+/// rows, apart from default_row(): update makes one step for each key, on several threads.
 template <class S, class Key>
 concept KeyedRowSource = RowSource<S> && !BoundedRowSource<S> &&
                          requires(const S& source, const Key* keys, index_t n, const std::byte** addresses) {
@@ -87,5 +90,32 @@ concept EnumerableRowSource =
       source.for_each_row(f);
       { source.size() } -> std::convertible_to<index_t>;
     };
+
+namespace detail {
+
+/// Checks the memory of a table of that many rows.
+inline status check_table_memory(const void* data, index_t rows, index_t row_bytes) {
+  if (rows < 0) return {errc::shape_mismatch, "table: rows() must not be negative", {.value = rows}};
+  if (data == nullptr && rows > 0 && row_bytes > 0) {
+    return {errc::shape_mismatch, "table: data() must not be null"};
+  }
+  return {};
+}
+
+/// Checks the rows of a source. Every verb that reads or writes rows calls it first.
+template <RowSource Source>
+status check_source(const Source& source) {
+  if constexpr (requires { { source.validate() } -> std::convertible_to<status>; }) {
+    return source.validate();
+  } else if constexpr (DirectRowSource<Source>) {
+    return check_table_memory(source.data(), source.rows(), source.format().row_bytes());
+  } else if constexpr (BoundedRowSource<Source>) {
+    return check_table_memory(nullptr, source.rows(), 0);
+  } else {
+    return {};
+  }
+}
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -66,6 +66,10 @@ DEEPREC_INLINE vector_f32 last_to_front(vector_f32 x, int n) {
       _mm256_add_epi32(_mm256_set1_epi32(lanes - n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   return _mm256_and_ps(_mm256_permutevar8x32_ps(x.v, from), _mm256_castsi256_ps(first_lanes(n)));
 }
+/// The first n lanes, 0 <= n <= lanes; the others are zero, whatever they were.
+DEEPREC_INLINE vector_f32 keep_first(vector_f32 x, int n) {
+  return _mm256_and_ps(x.v, _mm256_castsi256_ps(first_lanes(n)));
+}
 DEEPREC_INLINE void store_first(float* p, vector_f32 x, int n) {
   _mm256_maskstore_ps(p, first_lanes(n), x.v);
 }

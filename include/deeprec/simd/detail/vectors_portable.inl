@@ -31,6 +31,12 @@ DEEPREC_INLINE vector_f32 last_to_front(vector_f32 x, int n) {
   x.v.store_aligned(lane);
   return load_first(lane + lanes - n, n);
 }
+/// The first n lanes, 0 <= n <= lanes; the others are zero, whatever they were.
+DEEPREC_INLINE vector_f32 keep_first(vector_f32 x, int n) {
+  alignas(64) float lane[lanes];
+  x.v.store_aligned(lane);
+  return load_first(lane, n);
+}
 template <class T>
 DEEPREC_INLINE void store_first(T* p, vector_f32 x, int n) {
   alignas(64) float lane[lanes];
