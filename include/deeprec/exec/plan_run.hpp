@@ -386,7 +386,15 @@ class plan_run {
     const index_t called = (std::min)(away, handed_on);
     left_.fetch_sub(static_cast<int>(called), std::memory_order_relaxed);
     publish(next);
+#if DEEPREC_EXCEPTIONS
+    try {
+      call_in(called + 1, executor, depth + 1);
+    } catch (...) {  // of the executor: bodies don't throw. What is published is run by those who are here
+      left_.fetch_add(static_cast<int>(called), std::memory_order_relaxed);
+    }
+#else
     call_in(called + 1, executor, depth + 1);
+#endif
     return none;
   }
 
@@ -437,7 +445,8 @@ class plan_run {
 /// @threads one run at a time for one plan_run; also from a body of the same executor
 /// @error   the status of the task that fails first in plan.order(), whichever fails first in time, with the
 ///          op's name in the text and its number as place().item; stopped, where the token requested it
-///          before an op. Throws task_error for the exception of a task
+///          before an op. Throws task_error for the exception of a task, and what the first parallel_for of
+///          the executor throws; the plan_run can be used again
 template <class C>
 result<void> run_on(C&& on, plan_run& run, void* step) {
   const auto ctx = detail::as_context(on);
