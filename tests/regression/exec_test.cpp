@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <thread>
 #include <vector>
@@ -90,4 +91,21 @@ TEST_CASE("r13: tasks that block are refused at the limit of threads, and none w
   release = true;
   release.notify_all();
   pool.wait_tasks();
+}
+
+TEST_CASE("r13: pieces of a range that ends where index_t does are inside of it") {
+  constexpr index_t n = (std::numeric_limits<index_t>::max)(), grain = index_t{1} << 62;
+  for (const int threads : {1, 2, 3}) {
+    thread_pool pool(threads);
+    std::atomic<int> calls{0}, wrong{0};
+    try {
+      pool.parallel_for(n, grain, [&](index_t begin, index_t end, int) {
+        if (!((begin == 0 && end == grain) || (begin == grain && end == n))) ++wrong;
+        if (++calls > 8) throw 1;
+      });
+    } catch (int) {
+    }
+    CHECK(calls == 2);
+    CHECK(wrong == 0);
+  }
 }

@@ -193,8 +193,10 @@ class thread_pool {
     DEEPREC_EXPECTS(grain > 0);
     if (n <= 0) return;
     const int self = worker_of(this);
-    if (n <= grain || concurrency_ == 1) {
-      for (index_t begin = 0; begin < n; begin += grain) {
+    const index_t pieces = n <= grain ? 1 : (n - 1) / grain + 1;
+    if (pieces == 1 || concurrency_ == 1) {
+      for (index_t piece = 0; piece < pieces; ++piece) {
+        const index_t begin = piece * grain;
         body(begin, n - begin > grain ? begin + grain : n, self);
       }
       return;
@@ -207,6 +209,7 @@ class thread_pool {
     job.body = std::addressof(body);
     job.n = n;
     job.grain = grain;
+    job.pieces = pieces;
     {
       std::lock_guard lock(mutex_);
       job.previous = last_job_;
@@ -294,13 +297,14 @@ class thread_pool {
 #endif
   }
 
-  // One parallel_for in flight, on the stack of its caller. `cursor` hands out pieces in order;
-  // everything else is written under mutex_.
+  // One parallel_for in flight, on the stack of its caller. `cursor` hands out the numbers of pieces, in
+  // order; everything else is written under mutex_.
   struct bulk_job {
     void (*call)(const void*, index_t, index_t, int) = nullptr;
     const void* body = nullptr;
     index_t n = 0;
     index_t grain = 1;
+    index_t pieces = 0;
     std::atomic<index_t> cursor{0};  // relaxed: a piece number carries no data with it
     std::atomic<bool> failed{false};
     int helpers = 0;
@@ -359,8 +363,9 @@ class thread_pool {
 
   void run_pieces(bulk_job& job, int worker) {
     while (!job.failed.load(std::memory_order_relaxed)) {
-      const index_t begin = job.cursor.fetch_add(job.grain, std::memory_order_relaxed);
-      if (begin >= job.n) return;
+      const index_t piece = job.cursor.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= job.pieces) return;
+      const index_t begin = piece * job.grain;
       const index_t end = job.n - begin > job.grain ? begin + job.grain : job.n;
 #if DEEPREC_EXCEPTIONS
       try {
@@ -382,7 +387,7 @@ class thread_pool {
   // The newest job with pieces left: inner loops finish before outer ones continue. Requires mutex_.
   bulk_job* find_job() const noexcept {
     for (bulk_job* job = last_job_; job != nullptr; job = job->previous) {
-      if (job->cursor.load(std::memory_order_relaxed) < job->n &&
+      if (job->cursor.load(std::memory_order_relaxed) < job->pieces &&
           !job->failed.load(std::memory_order_relaxed)) {
         return job;
       }
