@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -98,6 +99,45 @@ TEST_CASE("r14: micro_batch runs on a pool that was made when the one before had
                 if (!step.run(pool, 8).ok()) return 1;
               }
               return calls == 12 ? 0 : 2;
+            },
+            30) == 0);
+}
+
+TEST_CASE("r04: a shard that is read twice stands for no other, and for no later lookup") {
+  stale_window window(2);
+  CHECK(window.read(0).ok());
+  CHECK(window.read(0).outcome().code() == errc::invalid_value);
+  {
+    const auto reading = window.read(1);
+    CHECK(reading.ok());
+    CHECK(window.apply(0, 0, {std::chrono::steady_clock::time_point{}, {}}).outcome().code() == errc::timed_out);
+    CHECK(window.read(1).outcome().code() == errc::invalid_value);  // while it reads
+  }
+  {
+    const auto writing = window.apply(0);
+    CHECK(writing.ok());
+    CHECK(window.apply(0).outcome().code() == errc::invalid_value);  // while it writes
+  }
+  CHECK(window.read(2).version() == 1);
+  CHECK(in_child(
+            [] {
+              thread_pool pool(2);
+              stale_window shards(1, 2);
+              stale_loop loop(shards);
+              const status s = loop.run(
+                  pool, [](stale_step t) { return t.number < 3; },
+                  [&](stale_step t) {
+                    static_cast<void>(shards.read(t.number, 0).ok());
+                    static_cast<void>(shards.read(t.number, 0).ok());
+                  },
+                  [](stale_step) {},
+                  [&](stale_step t) {
+                    for (index_t k = 0; k < 2; ++k) {
+                      if (const auto w = shards.apply(t.number, k); !w) return w.outcome();
+                    }
+                    return status();
+                  });
+              return s.code() == errc::invalid_value && loop.report().part == std::string("fetch") ? 0 : 1;
             },
             30) == 0);
 }

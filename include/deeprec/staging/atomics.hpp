@@ -96,7 +96,8 @@ enum class access : unsigned char {
   depth_seen,
   stack_next,
   stack_guess,
-  window_mark,  ///< the end, the cancel and, under exclusion, the version of a stale_window
+  window_begin,  ///< an exchange: a reading or a writing of a stale_window begins, once
+  window_mark,   ///< the end, the cancel and, under exclusion, the version of a stale_window
   window_seen,
   statistic,  ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
