@@ -39,6 +39,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/process_mark.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
@@ -193,7 +194,8 @@ class micro_batch {
   ///
   /// @param samples  B: of every value that the stages split
   /// @pre     the executor runs a task for each resource but the first, beside others; it is that of the run
-  ///          before, or that one was destroyed. It may be destroyed before this. No stage calls run()
+  ///          before, or that one was destroyed, or a fork() came between. It may be destroyed before this.
+  ///          No stage calls run()
   /// @post    an empty batch: no stage and no update has been called. On an error of a stage no variable has
   ///          been updated; on one of an update, those before it have been
   /// @numerics independent of the timing: sums and updates have a fixed order
@@ -326,9 +328,13 @@ class micro_batch {
   // --- threads ---
 
   // Posts a task for each resource that has none: at first all of them, later those that a post() refused,
-  // and those that ended with their executor.
+  // those that ended with their executor, and those that a fork() left in the parent.
   template <class Executor>
   status start_threads(Executor& executor) {
+    if (made_in_.is_inherited()) {
+      running_.store(0, std::memory_order_relaxed);
+      made_in_ = detail::process_mark();
+    }
     threads_.resize(static_cast<std::size_t>(resources_ - 1));
     for (index_t resource = 1; resource < resources_; ++resource) {
       task_handle& thread = threads_[static_cast<std::size_t>(resource - 1)];
@@ -376,7 +382,9 @@ class micro_batch {
     if (threads_.empty()) return;
     quit_.store(1, std::memory_order_relaxed);
     board_.notify_all();
-    wait_for([this] { return running_.load(std::memory_order_acquire) == 0; });
+    if (!made_in_.is_inherited()) {
+      wait_for([this] { return running_.load(std::memory_order_acquire) == 0; });
+    }
     for (task_handle& t : threads_) static_cast<void>(t.join());  // it has kept no exception
   }
   void run_resource(index_t resource, std::uint64_t seen, const std::stop_token& executor_ends) {
@@ -497,6 +505,7 @@ class micro_batch {
   std::exception_ptr thrown_;
 #endif
   std::vector<task_handle> threads_;  // of resources 1, 2 ...
+  detail::process_mark made_in_;      // those of running_
 };
 
 }}  // namespace deeprec::DEEPREC_ABI
