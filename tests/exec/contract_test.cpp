@@ -174,7 +174,8 @@ TEST_CASE("the contract's test catches broken executors") {
   CHECK(fault<backwards>() == "not the smallest begin was rethrown");
   // An element that a piece beyond the end holds as well, or no end at all.
   overflowing far;
-  CHECK(deeprec_test::contract::large_fault(far, (std::numeric_limits<index_t>::max)(), index_t{1} << 62) != "");
+  constexpr index_t largest = (std::numeric_limits<index_t>::max)();
+  CHECK(deeprec_test::contract::large_fault(far, largest, index_t{1} << 62) != "");
   CHECK(fault<overflowing>() != "");
   careless shares;
   std::latch both(2);

@@ -42,8 +42,8 @@ struct thread_per_piece {
 };
 
 #if DEEPREC_EXCEPTIONS
-/// Three threads, of which those that find no work have left before the op that calls op() ends. The op runs on
-/// the caller's thread or on the first helper's. Call number `fails_at` throws.
+/// Three threads, of which those that find no work have left before the op that calls op() ends. The op runs
+/// on the caller's thread or on the first helper's. Call number `fails_at` throws.
 struct failing_executor {
   bool caller_first = true;
   int fails_at = -1;

@@ -1,5 +1,5 @@
-// Executors that fail to take a task: whatever calls post(), whichever post fails and however, the run ends with
-// that failure, no task of it is left, and the next run on a healthy executor is right.
+// Executors that fail to take a task: whatever calls post(), whichever post fails and however, the run ends
+// with that failure, no task of it is left, and the next run on a healthy executor is right.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -218,8 +218,9 @@ TEST_CASE("post: whichever fails, and however, ends the run, and the next run is
     for (const failure how : failures) {
       for (int at = 0; at < posts; ++at) {
         for (const bool another_pool : {false, true}) {
-          INFO(kind.name, ", failure ", static_cast<int>(how), ", post ", at, ", another pool ", another_pool);
-          CHECK(deeprec_test::in_child([&] { return fails_and_goes_on(kind, how, at, another_pool); }, 30) == 0);
+          INFO(kind.name, ", failure ", static_cast<int>(how), ", post ", at, ", another ", another_pool);
+          const auto test = [&] { return fails_and_goes_on(kind, how, at, another_pool); };
+          CHECK(deeprec_test::in_child(test, 30) == 0);
         }
       }
     }

@@ -489,7 +489,8 @@ TEST_CASE("stale_loop: contracts that a part breaks are errors, and no run hangs
     for (const bool tells : {true, false}) {
       const auto read_twice = [&](stale_step step) -> status {
         for (int k = 0; k < 2; ++k) {
-          if (const auto reading = window.read(step.number, again); !reading && tells) return reading.outcome();
+          const auto reading = window.read(step.number, again);
+          if (!reading && tells) return reading.outcome();
         }
         return {};
       };
@@ -497,8 +498,8 @@ TEST_CASE("stale_loop: contracts that a part breaks are errors, and no run hangs
       CHECK(std::string(loop.report().part) == "fetch");
       const auto apply_twice = [&](stale_step step) -> status {
         for (int k = 0; k < 2; ++k) {
-          if (const auto writing = window.apply(step.number, again); !writing && tells)
-            return writing.outcome();
+          const auto writing = window.apply(step.number, again);
+          if (!writing && tells) return writing.outcome();
         }
         return {};
       };

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/pipeline/depth_controller.hpp>
 #include <deeprec/pipeline/micro_batch.hpp>
 #include <deeprec/pipeline/stale_loop.hpp>
 
@@ -31,7 +33,9 @@ struct flaky_pool {
   }
   template <class Task>
   status post(Task&& task, std::stop_token stop, task_handle& handle) {
-    if (++posts == 2) throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    if (++posts == 2) {
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    }
     return threads.post(std::forward<Task>(task), std::move(stop), handle);
   }
 };
@@ -110,7 +114,8 @@ TEST_CASE("r04: a shard that is read twice stands for no other, and for no later
   {
     const auto reading = window.read(1);
     CHECK(reading.ok());
-    CHECK(window.apply(0, 0, {std::chrono::steady_clock::time_point{}, {}}).outcome().code() == errc::timed_out);
+    const wait_limit over{std::chrono::steady_clock::time_point{}, {}};
+    CHECK(window.apply(0, 0, over).outcome().code() == errc::timed_out);
     CHECK(window.read(1).outcome().code() == errc::invalid_value);  // while it reads
   }
   {
@@ -140,6 +145,19 @@ TEST_CASE("r04: a shard that is read twice stands for no other, and for no later
               return s.code() == errc::invalid_value && loop.report().part == std::string("fetch") ? 0 : 1;
             },
             30) == 0);
+}
+
+TEST_CASE("r22: a depth does not fall between two bursts and rise after each") {
+  depth_controller c("taker", {.least = 2, .most = 64});
+  std::uint64_t item = 0;
+  for (int period = 0; period < 1000; ++period) {
+    for (int w = 0; w < 2; ++w) {
+      c.decide({.items = 16, .consumer_waits = 3, .producer_waits = 3, .deepest = c.depth()}, item += 16);
+    }
+    for (int w = 0; w < 5; ++w) c.decide({.items = 16, .deepest = 1}, item += 16);
+  }
+  CHECK(c.changes() <= 10);
+  CHECK(c.depth() == 64);
 }
 
 }  // namespace

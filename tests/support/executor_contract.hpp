@@ -207,7 +207,7 @@ std::string contract_fault(E& executor) {
     return fault;
   }
   for (const index_t n : {largest, largest - 1, largest / 2 + 2}) {
-    for (const index_t grain : {index_t{1} << 62, (index_t{1} << 62) + 1, largest / 3, largest / 12, largest}) {
+    for (const index_t grain : {largest / 2 + 1, largest / 2 + 2, largest / 3, largest / 12, largest}) {
       if (auto fault = at(contract::large_fault(executor, n, grain), n, grain); !fault.empty()) return fault;
     }
   }
