@@ -7,6 +7,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/exec/trace_recorder.hpp>
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/pipeline/micro_batch.hpp>
 
@@ -114,6 +115,12 @@ TEST_CASE("r13: pieces of a range that ends where index_t does are inside of it"
     CHECK(calls == 2);
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("r12: a span that begins before its recorder has a time that is a number in the JSON") {
+  trace_recorder trace;
+  trace.add({"early", 0, 0, 1}, -1500, -250);
+  CHECK(trace.json().find("\"ts\":-1.500,\"dur\":1.250,") != std::string::npos);
 }
 
 #if !DEEPREC_TEST_TSAN  // which makes no thread after a fork beside threads
