@@ -108,6 +108,9 @@ enum class access : unsigned char {
 /// full fence in between. A waiter is about to sleep and can pay for both: with Linux's membarrier its
 /// heavy_fence() makes every other thread of the process execute a fence, and light_fence() is a compiler
 /// barrier only. Where membarrier is refused, both are fences. A forked child keeps the registration.
+///
+/// Futexes and membarrier are those of one process: a thread that sleeps on a word in memory that processes
+/// share is woken by no thread of another process.
 struct std_atomics {
   template <class T>
   using atomic = std::atomic<T>;
