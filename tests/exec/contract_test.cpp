@@ -7,7 +7,9 @@
 
 #include <doctest/doctest.h>
 #include <algorithm>
+#include <cstdint>
 #include <latch>
+#include <limits>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -77,6 +79,16 @@ struct backwards : broken {  // runs the last piece first, and stops at the firs
     for (index_t p = (n - 1) / grain; p >= 0; --p) {
       body(p * grain, n - p * grain > grain ? (p + 1) * grain : n, 0);
     }
+  }
+};
+
+struct overflowing : broken {  // looks for the end of the range where a piece too far begins
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    const auto after = [&](index_t b) {
+      return static_cast<index_t>(static_cast<std::uint64_t>(b) + static_cast<std::uint64_t>(grain));
+    };
+    for (index_t b = 0; b < n; b = after(b)) body(b, n - b > grain ? b + grain : n, 0);
   }
 };
 
@@ -160,6 +172,11 @@ TEST_CASE("the contract's test catches broken executors") {
   CHECK(fault<misnumbered>() == "a worker's number is not below concurrency()");
   CHECK(fault<swallowing>() == "what a body threw is lost");
   CHECK(fault<backwards>() == "not the smallest begin was rethrown");
+  // An element that a piece beyond the end holds as well, or no end at all.
+  overflowing far;
+  constexpr index_t largest = (std::numeric_limits<index_t>::max)();
+  CHECK(deeprec_test::contract::large_fault(far, largest, index_t{1} << 62) != "");
+  CHECK(fault<overflowing>() != "");
   careless shares;
   std::latch both(2);
   CHECK(deeprec_test::contract::pieces_fault(shares, 2, 1, [&] { both.arrive_and_wait(); }) ==

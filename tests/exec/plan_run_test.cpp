@@ -5,6 +5,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "exec/task_graphs.hpp"
+#include "support/children.hpp"
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"
 #include "support/test_resources.hpp"
@@ -38,6 +40,58 @@ struct thread_per_piece {
   }
   [[nodiscard]] static constexpr int concurrency() noexcept { return 3; }
 };
+
+#if DEEPREC_EXCEPTIONS
+/// Three threads, of which those that find no work have left before the op that calls op() ends. The op runs
+/// on the caller's thread or on the first helper's. Call number `fails_at` throws.
+struct failing_executor {
+  bool caller_first = true;
+  int fails_at = -1;
+  int calls = 0;
+  std::atomic<bool> begun{false};
+  std::atomic<int> away{0};
+
+  void op() {
+    begun = true;
+    while (away < (caller_first ? 2 : 1)) std::this_thread::yield();
+  }
+  template <class Body>
+  void parallel_for(index_t n, index_t grain, Body&& body) {
+    const int call = calls++;
+    if (call == fails_at) throw std::bad_alloc();
+    if (call != 0) {
+      for (index_t begin = 0; begin < n; begin += grain) body(begin, std::min(n, begin + grain), 0);
+      return;
+    }
+    const auto until_begun = [&] {
+      while (!begun) std::this_thread::yield();
+    };
+    std::exception_ptr thrown[3];
+    const auto piece = [&](index_t k) {
+      try {
+        body(k * grain, std::min(n, (k + 1) * grain), static_cast<int>(k));
+      } catch (...) {
+        thrown[k] = std::current_exception();
+      }
+    };
+    std::vector<std::thread> threads;
+    for (index_t k = 1; k * grain < n; ++k) {
+      threads.emplace_back([&, k] {
+        if (caller_first || k > 1) until_begun();
+        piece(k);
+        ++away;
+      });
+    }
+    if (!caller_first) until_begun();
+    piece(0);
+    for (std::thread& t : threads) t.join();
+    for (const std::exception_ptr& e : thrown) {
+      if (e) std::rethrow_exception(e);
+    }
+  }
+  [[nodiscard]] static constexpr int concurrency() noexcept { return 3; }
+};
+#endif
 
 /// Ops that `from` leads to.
 std::vector<bool> behind(const task_plan& plan, index_t from) {
@@ -274,6 +328,46 @@ TEST_CASE("run_on: several runs of one plan at once, also inside of each other")
   for (int i = 0; i < 20; ++i) CHECK(run_on(pool, run).ok());
   CHECK(wrong == 0);
 }
+
+#if DEEPREC_EXCEPTIONS
+TEST_CASE("run_on: an executor whose parallel_for throws, at each call, and a run after that") {
+  for (const bool caller_first : {true, false}) {
+    for (const int fails_at : {0, 1}) {
+      INFO("caller first ", caller_first, ", call ", fails_at);
+      CHECK(in_child(
+                [&] {
+                  failing_executor executor{.caller_first = caller_first, .fails_at = fails_at};
+                  std::atomic<int> ran{0};
+                  task_list list;
+                  const index_t first = list.add("first", [&] {
+                    if (executor.calls == 1 && fails_at == 1) executor.op();
+                    ++ran;
+                  });
+                  std::vector<index_t> wide;
+                  for (int i = 0; i < 4; ++i) wide.push_back(list.add("wide", [&] { ++ran; }, {first}));
+                  list.add("join", [&] { ran += ran == 5 ? 1 : 100; }, wide);
+                  const task_plan plan = task_plan::compile(list).or_throw();
+                  plan_run run(plan, std::pmr::get_default_resource(), impatient);
+                  try {
+                    // Threads that can't be called back are done without.
+                    if (!run_on(executor, run).ok() || fails_at == 0) return 1;
+                    if (ran != 6 || executor.calls != 2) return 2;
+                  } catch (const std::bad_alloc&) {
+                    if (fails_at != 0 || ran != 0) return 3;
+                  }
+                  executor.calls = 2;
+                  thread_pool pool(3);
+                  for (int round = 0; round < 3; ++round) {
+                    ran = 0;
+                    if (!run_on(pool, run).ok() || ran != 6) return 4;
+                  }
+                  return 0;
+                },
+                30) == 0);
+    }
+  }
+}
+#endif
 
 TEST_CASE("plan_run: takes its memory once, from the resource that it was given") {
   std::mt19937_64 random(seed());

@@ -3,12 +3,17 @@
 #include <doctest/doctest.h>
 
 #include <cctype>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <deeprec/core/operation.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -77,13 +82,21 @@ class json_reader {
     } else {
       made.kind = 'n';
       const char* const begin = at_;
-      while (at_ != end_ &&
-             (std::isdigit(static_cast<unsigned char>(*at_)) != 0 || *at_ == '-' || *at_ == '.'))
+      if (*at_ == '-') ++at_;
+      const char* const whole = at_;
+      if (digits() == 0 || (*whole == '0' && at_ != whole + 1)) bad_ = true;
+      if (at_ != end_ && *at_ == '.') {
         ++at_;
-      if (begin == at_ || (*begin == '0' && begin + 1 != at_ && begin[1] != '.')) bad_ = true;
+        if (digits() == 0) bad_ = true;
+      }
       made.number = std::atof(std::string(begin, at_).c_str());
     }
     return made;
+  }
+  std::ptrdiff_t digits() {
+    const char* const begin = at_;
+    while (at_ != end_ && std::isdigit(static_cast<unsigned char>(*at_)) != 0) ++at_;
+    return at_ - begin;
   }
   std::string string() {
     std::string made;
@@ -201,6 +214,40 @@ TEST_CASE("trace_recorder: verbs in ops in a run, as JSON that is parsed back") 
   CHECK_FALSE(json_reader(text.substr(0, text.size() - 3)).all());
   CHECK_FALSE(json_reader("{\"a\":\"\n\"}").all());
   CHECK_FALSE(json_reader("{\"a\":01}").all());
+  for (const char* const number : {"-1.-5", "1.", ".5", "-", "1-2", "1.2.3", "--1"}) {
+    CHECK_FALSE(json_reader(number).all());
+  }
+}
+
+TEST_CASE("trace_recorder: spans of any time are numbers in the JSON") {
+  constexpr std::int64_t least = (std::numeric_limits<std::int64_t>::min)(),
+                         most = (std::numeric_limits<std::int64_t>::max)();
+  const std::int64_t times[] = {least, -1'000'001, -1500, -1001, -1000, -999, -1,
+                                0,     1,          999,   1000,  1500,  most};
+  trace_recorder trace;
+  std::vector<std::pair<std::int64_t, std::int64_t>> given;
+  for (const std::int64_t begin : times) {
+    for (const std::int64_t end : times) {
+      if (begin > end) continue;
+      trace.add({"added", 0, 0, 1}, begin, end);
+      given.emplace_back(begin, end);
+    }
+  }
+  const auto all = json_reader(trace.json()).all();
+  REQUIRE(all);
+  std::size_t i = 0;
+  for (const json_value& event : (*all)["traceEvents"].elements) {
+    if (event["ph"].text != "X") continue;
+    const auto [begin, end] = given.at(i++);
+    const double from = static_cast<double>(begin) / 1000;
+    const double took = (static_cast<double>(end) - static_cast<double>(begin)) / 1000;
+    CHECK(event["ts"].number == doctest::Approx(from).epsilon(1e-12));
+    CHECK(event["dur"].number == doctest::Approx(took).epsilon(1e-12));
+  }
+  CHECK(i == given.size());
+  const auto costs = trace.costs();
+  REQUIRE(costs.size() == 1);
+  CHECK(costs[0].mean_ns > 0);
 }
 
 TEST_CASE("trace_recorder: any nesting, ended by failures as well") {

@@ -10,6 +10,12 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <functional>
+#include <new>
+#include <thread>
+#include <utility>
+
 using namespace deeprec;
 
 TEST_CASE("eigen_executor keeps the contract of bulk executors") {
@@ -44,6 +50,39 @@ TEST_CASE("eigen_executor: a call from the pool's only thread doesn't lock up") 
   done.Wait();
   CHECK(fault == "");
 }
+
+#if DEEPREC_EXCEPTIONS
+// A pool whose Schedule number `fails_at` throws.
+struct failing_eigen_pool final : Eigen::ThreadPoolInterface {
+  Eigen::ThreadPool threads{3};
+  int fails_at = -1;
+  int calls = 0;
+  void Schedule(std::function<void()> f) override {
+    if (calls++ == fails_at) throw std::bad_alloc();
+    threads.Schedule(std::move(f));
+  }
+  int NumThreads() const override { return threads.NumThreads(); }
+  int CurrentThreadId() const override { return threads.CurrentThreadId(); }
+};
+
+TEST_CASE("eigen_executor: where Schedule throws, no body runs when the call has returned") {
+  for (int at = 0; at < 3; ++at) {
+    failing_eigen_pool pool;
+    const eigen_executor executor(pool, 4);
+    pool.fails_at = at;
+    std::atomic<int> running{0};
+    CHECK_THROWS_AS(executor.parallel_for(1000, 1,
+                                          [&](index_t, index_t, int) {
+                                            ++running;
+                                            std::this_thread::yield();
+                                            --running;
+                                          }),
+                    std::bad_alloc);
+    CHECK(running == 0);
+    CHECK(deeprec_test::contract_fault(executor) == "");
+  }
+}
+#endif
 
 TEST_CASE("eigen_executor: a lookup has the bits that inline_executor gives") {
   Eigen::ThreadPool pool(3);

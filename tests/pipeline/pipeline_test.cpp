@@ -547,6 +547,66 @@ TEST_CASE("depth_controller: deeper when both sides waited, never beyond the bou
   CHECK(record[4].to == 1);
 }
 
+// How often a depth went up after it had gone down, in the changes that are kept.
+struct reversals {
+  depth_controller controller;
+  std::uint64_t windows = 0;
+  std::uint64_t count = 0;
+  bool fell = false;
+
+  explicit reversals(std::size_t most) : controller("taker", {.least = 2, .most = most}) {}
+  void decide(const depth_window& seen) {
+    const std::size_t before = controller.depth();
+    const std::size_t after = controller.decide(seen, 16 * ++windows);
+    if (after > before && fell) ++count;
+    if (after != before) fell = after < before;
+  }
+  // 4, 8 .. 1024 quiet windows between one and the next; then 1024.
+  [[nodiscard]] bool few() const { return count <= 9 + windows / depth_controller::most_patience; }
+};
+
+TEST_CASE("depth_controller: bursts that come back find the depth that the last one needed") {
+  for (const int burst : {2, 3, 5}) {
+    for (const int quiet : {1, 2, 3, 4, 5, 8, 13, 40, 200, 600}) {
+      reversals load(64);
+      std::size_t at_begin = 0;
+      std::uint64_t changes = 0;
+      for (int period = 0; period < 200; ++period) {
+        if (period == 100) changes = load.controller.changes();
+        at_begin = load.controller.depth();
+        for (int w = 0; w < burst; ++w) {
+          const std::size_t full = load.controller.depth();
+          load.decide({.items = 16, .consumer_waits = 3, .producer_waits = 3, .deepest = full});
+        }
+        for (int w = 0; w < quiet; ++w) load.decide({.items = 16, .deepest = 1});
+      }
+      INFO("bursts of ", burst, " windows, then ", quiet);
+      CHECK(load.few());
+      CHECK(load.controller.changes() == changes);  // in the second half
+      CHECK(at_begin == 64);
+      // And no longer than it has to: a load that stays quiet gives its memory back.
+      for (int w = 0; w < depth_controller::most_patience; ++w) load.decide({.items = 16, .deepest = 1});
+      CHECK(load.controller.depth() == 2);
+    }
+  }
+}
+
+TEST_CASE("depth_controller: for any load a depth seldom goes up again after it went down") {
+  std::mt19937_64 random(deeprec_test::seed());
+  for (int round = 0; round < 50; ++round) {
+    reversals load(2 + random() % 100);
+    const std::uint64_t uneven = 1 + random() % 8, used = 1 + random() % 100;
+    for (int w = 0; w < 20'000; ++w) {
+      const bool waited = random() % 8 < uneven && w % 512 < 64 * static_cast<int>(uneven);
+      load.decide({.items = 16,
+                   .consumer_waits = random() % 2,
+                   .producer_waits = waited ? random() % 3 : 0,
+                   .deepest = random() % used});
+    }
+    CHECK(load.few());
+  }
+}
+
 TEST_CASE("depth_controller: the byte budget bounds the depth, and the record does not grow") {
   depth_controller c("taker", {.least = 1, .most = 100, .byte_budget = 1000});
   depth_window both{
@@ -560,7 +620,7 @@ TEST_CASE("depth_controller: the byte budget bounds the depth, and the record do
   depth_controller many("taker", {.least = 1, .most = 2});
   for (int i = 0; i < 1000; ++i) {
     for (int k = 0; k < 2; ++k) many.decide({.items = 16, .consumer_waits = 16, .producer_waits = 16}, 0);
-    for (int k = 0; k < 4; ++k) many.decide({.items = 16}, 0);
+    for (int k = 0; k < depth_controller::most_patience; ++k) many.decide({.items = 16}, 0);
   }
   CHECK(many.changes() == 2000);
   std::vector<depth_decision> record;

@@ -2,6 +2,7 @@
 // access that is stronger than relaxed, weakened alone, is caught.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -45,7 +46,8 @@ struct window_scenario : explorer::scenario {
         window.cancel();
       } else if (c.what == call::read) {
         const auto reading = window.read(c.number);
-        if (!reading) return;
+        if (!reading) continue;
+        if (exact && was_read[c.number]++ != 0) explorer::current().fail("a lookup has read twice");
         const int expected = c.number < width ? 0 : static_cast<int>(c.number - width + 1);
         const int seen = row.value();
         if (exact && (seen != expected || reading.version() != expected)) {
@@ -54,7 +56,7 @@ struct window_scenario : explorer::scenario {
         if (seen < reading.version()) explorer::current().fail("fewer updates than the version says");
       } else {
         const auto writing = window.apply(c.number);
-        if (!writing) return;
+        if (!writing) continue;
         const int before = row.value();
         if (exact && before != static_cast<int>(c.number)) explorer::current().fail("updates out of order");
         row = watched(before + 1);
@@ -66,6 +68,7 @@ struct window_scenario : explorer::scenario {
   const program& calls;
   watched row{0};
   window_type window;
+  std::map<index_t, int> was_read;
   int ended = 0;
 };
 
@@ -112,6 +115,18 @@ const std::vector<orders> all_orders = {
      2,
      true,
      {{{call::read, 0}, {call::read, 1}, {call::end_at, 2}}, {{call::apply, 0}}, {{call::apply, 1}}}},
+    {"W = 2: read 0 | read 0 | read 1, apply 0",
+     2,
+     true,
+     {{{call::read, 0}}, {{call::read, 0}}, {{call::read, 1}, {call::apply, 0}}}},
+    {"W = 2: read 0 0, apply 0 | read 1",
+     2,
+     true,
+     {{{call::read, 0}, {call::read, 0}, {call::apply, 0}}, {{call::read, 1}}}},
+    {"W = 1: read 0 | apply 0 | apply 0",
+     1,
+     true,
+     {{{call::read, 0}}, {{call::apply, 0}}, {{call::apply, 0}}}},
     {"W = 1: read 1 | cancel", 1, true, {{{call::read, 1}}, {{call::cancel}}}},
     {"W = 1: apply 0 | cancel | read 1", 1, true, {{{call::apply, 0}}, {{call::cancel}}, {{call::read, 1}}}},
     {"hogwild: read | apply", 2, false, {{{call::read, 0}}, {{call::apply, 0}}}},
@@ -147,6 +162,18 @@ TEST_CASE("hazard H4: the explorer catches a window without versions") {
   explorer x;
   const program calls = {{{call::read, 0}, {call::read, 1}}, {{call::apply, 0}}};
   CHECK(x.explore([&] { return std::make_unique<unbounded_scenario>(1, calls); }).failed);
+}
+
+TEST_CASE("hazard H4: the explorer catches a window that does not mark who has begun") {
+  const mutant unmarked{"not marked", mutant::omit, access::window_begin};
+  for (const char* const name :
+       {"W = 2: read 0 | read 0 | read 1, apply 0", "W = 2: read 0 0, apply 0 | read 1",
+        "W = 1: read 0 | apply 0 | apply 0"}) {
+    const auto found = std::find_if(all_orders.begin(), all_orders.end(),
+                                    [&](const orders& o) { return o.name == std::string(name); });
+    REQUIRE(found != all_orders.end());
+    CHECK_MESSAGE(explore(*found, unmarked).failed, name);
+  }
 }
 
 TEST_CASE("stale_window: each access stronger than relaxed is needed by some scenario") {

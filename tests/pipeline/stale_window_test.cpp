@@ -484,6 +484,29 @@ TEST_CASE("stale_loop: contracts that a part breaks are errors, and no run hangs
   CHECK(std::string(loop.report().part) == "fetch");
   CHECK(loop.run(pool, three, read_all, nothing, nothing).code() == errc::invalid_value);
   CHECK(std::string(loop.report().part) == "apply");
+  // One shard read, or updated, twice stands for none left out.
+  for (const index_t again : {0, 1}) {
+    for (const bool tells : {true, false}) {
+      const auto read_twice = [&](stale_step step) -> status {
+        for (int k = 0; k < 2; ++k) {
+          const auto reading = window.read(step.number, again);
+          if (!reading && tells) return reading.outcome();
+        }
+        return {};
+      };
+      CHECK(loop.run(pool, three, read_twice, nothing, apply_all).code() == errc::invalid_value);
+      CHECK(std::string(loop.report().part) == "fetch");
+      const auto apply_twice = [&](stale_step step) -> status {
+        for (int k = 0; k < 2; ++k) {
+          const auto writing = window.apply(step.number, again);
+          if (!writing && tells) return writing.outcome();
+        }
+        return {};
+      };
+      CHECK(loop.run(pool, three, read_all, nothing, apply_twice).code() == errc::invalid_value);
+      CHECK(std::string(loop.report().part) == "apply");
+    }
+  }
   const inline_executor here;
   CHECK(loop.run(here, three, read_all, nothing, apply_all).code() == errc::unsupported);
   CHECK(std::string(loop.report().part) == "post");

@@ -106,6 +106,30 @@ std::string exception_fault(E& executor, index_t n, index_t grain, index_t first
   return {};
 }
 
+// The same for a range that no memory has: the last pieces end where index_t does.
+template <class E>
+std::string large_fault(E& executor, index_t n, index_t grain) {
+  std::mutex mutex;
+  std::vector<std::pair<index_t, index_t>> pieces;
+  try {
+    executor.parallel_for(n, grain, [&](index_t begin, index_t end, int) {
+      std::lock_guard lock(mutex);
+      if (pieces.size() > 16) throw thrown_at{begin};
+      pieces.emplace_back(begin, end);
+    });
+  } catch (const thrown_at&) {
+    return "a body is called without end";
+  }
+  std::sort(pieces.begin(), pieces.end());
+  index_t covered = 0;
+  for (const auto& [begin, end] : pieces) {
+    if (begin != covered || end <= begin) return "an element is not covered exactly once";
+    if (end != n && end % grain != 0) return "a border is no multiple of the grain";
+    covered = end;
+  }
+  return covered == n ? "" : "an element is not covered exactly once";
+}
+
 // Calls from inside of bodies, three levels deep.
 template <class E>
 std::string nested_fault(E& executor) {
@@ -181,6 +205,11 @@ std::string contract_fault(E& executor) {
   }
   if (auto fault = at(contract::pieces_fault(executor, 1'000'000, 512), 1'000'000, 512); !fault.empty()) {
     return fault;
+  }
+  for (const index_t n : {largest, largest - 1, largest / 2 + 2}) {
+    for (const index_t grain : {largest / 2 + 1, largest / 2 + 2, largest / 3, largest / 12, largest}) {
+      if (auto fault = at(contract::large_fault(executor, n, grain), n, grain); !fault.empty()) return fault;
+    }
   }
   for (int round = 0; round < 200; ++round) {  // short calls in a row: the end of one, the start of the next
     if (auto fault = at(contract::pieces_fault(executor, 40, 3), 40, 3); !fault.empty()) return fault;

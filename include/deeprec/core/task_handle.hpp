@@ -24,6 +24,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
+#include <deeprec/core/process_mark.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -82,6 +83,8 @@ class task_state {
     if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
   [[nodiscard]] bool has_ended() const noexcept { return ended_.load(std::memory_order_acquire) != 0; }
+  /// It had not ended when fork() made this process, which has no thread for it.
+  [[nodiscard]] bool is_lost() const noexcept { return made_in_.is_inherited() && !has_ended(); }
   void wait() const noexcept { ended_.wait(0, std::memory_order_acquire); }
   bool request_stop() noexcept { return source_.request_stop(); }
 
@@ -100,6 +103,7 @@ class task_state {
   std::exception_ptr failure_;
   std::atomic<int> ended_{0};
   std::atomic<int> owners_;
+  const process_mark made_in_;
   [[maybe_unused]] const bool has_handle_;  // without exceptions only given
 };
 
@@ -167,7 +171,8 @@ class task_state_of final : public task_state {
 template <class Task>
 concept TaskWork = detail::task_returning<Task, void> || detail::task_returning<Task, status>;
 
-/// The caller's side of a posted task; empty until post() fills it. It may outlive the executor.
+/// The caller's side of a posted task; empty until post() fills it. It may outlive the executor. A child that
+/// fork() made has no thread for a task that had not ended: an inherited handle does not wait for it.
 ///
 /// @threads one thread at a time; the task runs on another
 class task_handle {
@@ -185,13 +190,17 @@ class task_handle {
   /// As std::jthread: requests a stop and waits for the task. The task's status is lost; an exception is
   /// reported on stderr.
   ///
+  /// A task of another process is left alone.
+  ///
   /// @pre not called from the task itself
   ~task_handle() { end(); }
 
   /// Whether there is a task whose outcome was not taken by join().
   [[nodiscard]] bool joinable() const noexcept { return state_ != nullptr; }
-  /// Whether the task has ended; true for an empty handle.
-  [[nodiscard]] bool done() const noexcept { return state_ == nullptr || state_->has_ended(); }
+  /// Whether the task has ended; true for an empty handle, and where the task is another process's.
+  [[nodiscard]] bool done() const noexcept {
+    return state_ == nullptr || state_->has_ended() || state_->is_lost();
+  }
   /// Triggers the task's stop token. False for an empty handle, for a task that takes no token, and when a
   /// stop was requested before.
   bool request_stop() noexcept { return state_ != nullptr && state_->request_stop(); }
@@ -202,9 +211,14 @@ class task_handle {
   /// @cost    blocks
   /// @threads one at a time
   /// @error   the status that the task returned; ok for an empty handle; cancelled when the executor dropped
-  ///          the task. Rethrows the exception of the task
+  ///          the task; unsupported where the task is another process's. Rethrows the exception of the task
   status join() {
     if (state_ == nullptr) return {};
+    if (state_->is_lost()) {
+      state_ = nullptr;  // left alone: it is as the threads of the parent left it
+      return {errc::unsupported,
+              "task_handle::join: must be called in the process of the task (called in a child of it)"};
+    }
     state_->wait();
     const status outcome = state_->outcome();
 #if DEEPREC_EXCEPTIONS
@@ -224,7 +238,7 @@ class task_handle {
  private:
   friend class runnable_task;
   void end() noexcept {
-    if (state_ == nullptr) return;
+    if (state_ == nullptr || state_->is_lost()) return;
     state_->request_stop();
     state_->wait();
     if (state_->take_failure() != nullptr) {

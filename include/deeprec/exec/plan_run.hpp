@@ -386,7 +386,15 @@ class plan_run {
     const index_t called = (std::min)(away, handed_on);
     left_.fetch_sub(static_cast<int>(called), std::memory_order_relaxed);
     publish(next);
+#if DEEPREC_EXCEPTIONS
+    try {
+      call_in(called + 1, executor, depth + 1);
+    } catch (...) {  // of the executor: bodies don't throw. What is published is run by those who are here
+      left_.fetch_add(static_cast<int>(called), std::memory_order_relaxed);
+    }
+#else
     call_in(called + 1, executor, depth + 1);
+#endif
     return none;
   }
 
@@ -433,11 +441,19 @@ class plan_run {
 /// @post    ok: every task ran once, after those that it depends on. Else no task runs any more, those before
 ///          the failed one in plan.order() ran, and of the others those that had begun
 /// @cost    no allocation. For each op and each edge an atomic operation or two on lines that threads share:
-///          some 100 ns for an op, so for ops of some us and more. On an executor with one thread: run_inline
+///          some 100 ns for an op, so for ops of some us and more. On an executor with one thread:
+///          run_inline. A thread other than the caller's leaves when it finds no op for
+///          plan_run_options::spin. The op that then makes several ready calls as many back, by a
+///          parallel_for inside of its thread's body, and that thread goes on only when those that it called
+///          have left in turn: at the end of the run, where one of them runs the op that ends the phase and
+///          what follows. So each change from few ops to many, after a phase longer than `spin`, may cost a
+///          thread; four calls deep nobody is called back, and at worst one thread runs the rest. Such a plan
+///          takes a longer spin, or a parallel_for for each phase
 /// @threads one run at a time for one plan_run; also from a body of the same executor
 /// @error   the status of the task that fails first in plan.order(), whichever fails first in time, with the
 ///          op's name in the text and its number as place().item; stopped, where the token requested it
-///          before an op. Throws task_error for the exception of a task
+///          before an op. Throws task_error for the exception of a task, and what the first parallel_for of
+///          the executor throws; the plan_run can be used again
 template <class C>
 result<void> run_on(C&& on, plan_run& run, void* step) {
   const auto ctx = detail::as_context(on);

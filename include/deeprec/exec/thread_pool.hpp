@@ -26,6 +26,7 @@
 #include <mutex>
 #include <new>
 #include <stop_token>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <type_traits>
@@ -35,6 +36,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/executor.hpp>
+#include <deeprec/core/process_mark.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
 #include <deeprec/exec/detail/cpu_quota.hpp>
@@ -139,7 +141,8 @@ struct thread_pool_options {
   int task_threads = 64;  ///< the most tasks that run at once, each on a thread of its own
 };
 
-/// Bulk and task executor.
+/// Bulk and task executor. A child that fork() made has none of the threads of a pool that it inherits: calls
+/// that need one are refused there, and the destructor leaves threads, locks and tasks alone.
 ///
 /// @threads parallel_for and post may be called from any thread, from bodies and tasks as well
 /// @error   the constructor throws std::system_error when the system refuses a thread, after joining those it
@@ -152,8 +155,12 @@ class thread_pool {
       : thread_pool(options, usable_cpus(), cpu_quota()) {}
 
   /// Triggers the stop tokens of posted tasks, waits for them and for the tasks they still post, then joins
-  /// all threads. Handles of tasks may be joined later.
+  /// all threads. Handles of tasks may be joined later. In a child of the pool's process it does nothing.
   ~thread_pool() {
+    if (made_in_.is_inherited()) {
+      leave_alone();
+      return;
+    }
     stop_tasks_.request_stop();
     {
       std::unique_lock lock(task_mutex_);
@@ -187,18 +194,22 @@ class thread_pool {
   /// @cost    no allocation; about 0.1 us when n <= grain, some us to wake other workers
   /// @threads thread-safe; may be nested
   /// @error   when bodies throw, the exception of the smallest begin is rethrown here, once no body
-  ///          runs any more; pieces that had not begun are dropped
+  ///          runs any more; pieces that had not begun are dropped. unsupported, thrown (without exceptions:
+  ///          ends the program), for several pieces in a child of the pool's process
   template <class Body>
   void parallel_for(index_t n, index_t grain, Body&& body) {
     DEEPREC_EXPECTS(grain > 0);
     if (n <= 0) return;
     const int self = worker_of(this);
-    if (n <= grain || concurrency_ == 1) {
-      for (index_t begin = 0; begin < n; begin += grain) {
+    const index_t pieces = n <= grain ? 1 : (n - 1) / grain + 1;
+    if (pieces == 1 || concurrency_ == 1) {
+      for (index_t piece = 0; piece < pieces; ++piece) {
+        const index_t begin = piece * grain;
         body(begin, n - begin > grain ? begin + grain : n, self);
       }
       return;
     }
+    if (made_in_.is_inherited()) refuse("thread_pool::parallel_for");
     using plain_body = std::remove_reference_t<Body>;
     bulk_job job;
     job.call = [](const void* callee, index_t begin, index_t end, int worker) {
@@ -207,6 +218,7 @@ class thread_pool {
     job.body = std::addressof(body);
     job.n = n;
     job.grain = grain;
+    job.pieces = pieces;
     {
       std::lock_guard lock(mutex_);
       job.previous = last_job_;
@@ -236,8 +248,9 @@ class thread_pool {
   ///          thread is idle
   /// @threads thread-safe
   /// @error   would_block when as many tasks run as thread_pool_options::task_threads, or no thread is idle
-  ///          and the system refuses one (without exceptions that ends the program); out_of_memory. The
-  ///          first exception of a task is kept and rethrown by wait_tasks()
+  ///          and the system refuses one (without exceptions that ends the program); out_of_memory;
+  ///          unsupported in a child of the pool's process. The first exception of a task is kept and
+  ///          rethrown by wait_tasks()
   template <class Task>
     requires detail::task_returning<std::decay_t<Task>, void>
   status post(Task&& task, std::stop_token stop = {}) {
@@ -262,8 +275,9 @@ class thread_pool {
   /// @pre     not called from a task
   /// @cost    blocks
   /// @threads thread-safe
-  /// @error   rethrows
+  /// @error   rethrows; unsupported, thrown, in a child of the pool's process
   void wait_tasks() {
+    if (made_in_.is_inherited()) refuse("thread_pool::wait_tasks");
     std::unique_lock lock(task_mutex_);
     task_done_.wait(lock, [&] { return unfinished_tasks_ == 0; });
 #if DEEPREC_EXCEPTIONS
@@ -294,13 +308,27 @@ class thread_pool {
 #endif
   }
 
-  // One parallel_for in flight, on the stack of its caller. `cursor` hands out pieces in order;
-  // everything else is written under mutex_.
+  // In a child: threads, and who waits, are those of the parent at the fork, perhaps in the middle of a
+  // change. Whatever has a destructor that looks at them is replaced by an empty one, and its memory is not
+  // freed.
+  void leave_alone() noexcept {
+    const auto empty = []<class T>(T& left) { ::new (static_cast<void*>(&left)) T(); };
+    empty(work_arrived_), empty(helper_left_), empty(task_arrived_), empty(task_done_);
+    empty(workers_), empty(task_threads_), empty(tasks_);
+  }
+  [[noreturn]] static void refuse(const char* function) {
+    detail::raise(errc::unsupported,
+                  std::string(function) + ": must be called in the pool's process (called in a child of it)");
+  }
+
+  // One parallel_for in flight, on the stack of its caller. `cursor` hands out the numbers of pieces, in
+  // order; everything else is written under mutex_.
   struct bulk_job {
     void (*call)(const void*, index_t, index_t, int) = nullptr;
     const void* body = nullptr;
     index_t n = 0;
     index_t grain = 1;
+    index_t pieces = 0;
     std::atomic<index_t> cursor{0};  // relaxed: a piece number carries no data with it
     std::atomic<bool> failed{false};
     int helpers = 0;
@@ -359,8 +387,9 @@ class thread_pool {
 
   void run_pieces(bulk_job& job, int worker) {
     while (!job.failed.load(std::memory_order_relaxed)) {
-      const index_t begin = job.cursor.fetch_add(job.grain, std::memory_order_relaxed);
-      if (begin >= job.n) return;
+      const index_t piece = job.cursor.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= job.pieces) return;
+      const index_t begin = piece * job.grain;
       const index_t end = job.n - begin > job.grain ? begin + job.grain : job.n;
 #if DEEPREC_EXCEPTIONS
       try {
@@ -382,7 +411,7 @@ class thread_pool {
   // The newest job with pieces left: inner loops finish before outer ones continue. Requires mutex_.
   bulk_job* find_job() const noexcept {
     for (bulk_job* job = last_job_; job != nullptr; job = job->previous) {
-      if (job->cursor.load(std::memory_order_relaxed) < job->n &&
+      if (job->cursor.load(std::memory_order_relaxed) < job->pieces &&
           !job->failed.load(std::memory_order_relaxed)) {
         return job;
       }
@@ -437,6 +466,10 @@ class thread_pool {
 
   // Counts a task. There are never fewer threads than counted tasks, so each has a thread to itself.
   status reserve_task_thread() {
+    if (made_in_.is_inherited()) {
+      return {errc::unsupported,
+              "thread_pool::post: must be called in the pool's process (called in a child of it)"};
+    }
     std::lock_guard lock(task_mutex_);
     if (unfinished_tasks_ == task_threads_.size()) {
       if (unfinished_tasks_ >= task_limit_) {
@@ -527,6 +560,7 @@ class thread_pool {
   const int concurrency_;
   const std::size_t task_limit_;
   const std::chrono::microseconds spin_;
+  const detail::process_mark made_in_;
 
   // Bulk work. A caller publishes a job and raises epoch_ under mutex_; a worker decides to sleep under
   // mutex_ after it saw the same epoch_ there, so no job is missed. notify outside the lock is safe for

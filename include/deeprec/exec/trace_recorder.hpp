@@ -103,6 +103,20 @@ inline void append_json(std::string& out, std::string_view text) {
   out += '"';
 }
 
+/// |b - a|: no difference is too large for it.
+constexpr std::uint64_t time_between(std::int64_t a, std::int64_t b) noexcept {
+  const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+  return a < b ? y - x : x - y;
+}
+
+/// Nanoseconds as microseconds with three decimals.
+inline void append_microseconds(std::string& out, bool negative, std::uint64_t ns) {
+  char number[32];
+  std::snprintf(number, sizeof(number), "%s%llu.%03llu", negative ? "-" : "",
+                static_cast<unsigned long long>(ns / 1000), static_cast<unsigned long long>(ns % 1000));
+  out += number;
+}
+
 }  // namespace detail
 
 struct trace_options {
@@ -190,7 +204,8 @@ class trace_recorder final : public trace_sink {
   [[nodiscard]] std::int64_t now() const noexcept {
     return static_cast<std::int64_t>(static_cast<double>(clock_.now() - begun_) * nanoseconds_per_tick());
   }
-  /// Adds a span that was measured elsewhere, in nanoseconds as of now(). Streams have lines in the JSON.
+  /// Adds a span that was measured elsewhere, in nanoseconds as of now(), negative ones as well. Streams have
+  /// lines in the JSON.
   ///
   /// @pre     op.stream >= 0, begin <= end
   /// @cost    a lock; allocates
@@ -245,20 +260,21 @@ class trace_recorder final : public trace_sink {
   [[nodiscard]] std::vector<trace_cost> costs() const {
     std::vector<trace_span> all = spans();
     const auto key = [](const trace_span& s) { return std::tuple(std::string_view(s.name), s.op); };
+    const auto took = [](const trace_span& s) { return detail::time_between(s.begin, s.end); };
     std::sort(all.begin(), all.end(), [&](const trace_span& a, const trace_span& b) {
-      return key(a) != key(b) ? key(a) < key(b) : a.end - a.begin < b.end - b.begin;
+      return key(a) != key(b) ? key(a) < key(b) : took(a) < took(b);
     });
     std::vector<trace_cost> made;
     for (std::size_t first = 0; first < all.size();) {
       std::size_t last = first;
       double total = 0;
       for (; last < all.size() && key(all[last]) == key(all[first]); ++last) {
-        total += static_cast<double>(all[last].end - all[last].begin);
+        total += static_cast<double>(took(all[last]));
       }
       const trace_span& middle = all[(first + last) / 2];
       const auto count = static_cast<index_t>(last - first);
       made.push_back({middle.name, middle.op, count, middle.bytes, total / static_cast<double>(count),
-                      static_cast<double>(middle.end - middle.begin), total});
+                      static_cast<double>(took(middle)), total});
       first = last;
     }
     std::stable_sort(made.begin(), made.end(),
@@ -300,13 +316,10 @@ class trace_recorder final : public trace_sink {
       out += ",\n{\"ph\":\"X\",\"name\":";
       detail::append_json(out, s.name);
       out += s.op >= 0 ? ",\"cat\":\"op\"" : ",\"cat\":\"verb\"";
-      char numbers[160];
-      const std::int64_t took = s.end - s.begin;
-      std::snprintf(numbers, sizeof(numbers), ",\"pid\":%s,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d",
-                    pid.c_str(), line_of(s), static_cast<long long>(s.begin / 1000),
-                    static_cast<int>(s.begin % 1000), static_cast<long long>(took / 1000),
-                    static_cast<int>(took % 1000));
-      out += numbers;
+      out += ",\"pid\":" + pid + ",\"tid\":" + std::to_string(line_of(s)) + ",\"ts\":";
+      detail::append_microseconds(out, s.begin < 0, detail::time_between(s.begin, 0));
+      out += ",\"dur\":";
+      detail::append_microseconds(out, false, detail::time_between(s.begin, s.end));
       const char* separator = ",\"args\":{";
       const auto argument = [&](const char* name, std::int64_t value) {
         out += separator;

@@ -6,6 +6,9 @@
 //                          else: as before               a producer that never waits is the slow side, and
 //                                                        no depth makes it faster
 //
+// Where a depth was lowered and is needed again, twice as many windows in a row (at most 1024) must not use
+// it before it is lowered the next time: bursts that come back find the depth that they need.
+//
 // A depth is at least `least`, at most `most`, and never above what the byte budget holds of the largest item
 // seen. Not here: the edge that counts, and its threads (detail/edge.hpp).
 #pragma once
@@ -45,6 +48,8 @@ class depth_controller {
  public:
   static constexpr std::size_t window = 16;    ///< items
   static constexpr std::size_t recorded = 64;  ///< decisions that are kept, the last ones
+  static constexpr int least_patience = 4;     ///< windows in a row that don't use a depth, at first
+  static constexpr int most_patience = 1024;   ///< and at most, before it is lowered
 
   struct bounds {
     std::size_t least = 1;
@@ -83,13 +88,18 @@ class depth_controller {
       if (uneven_ >= 8 && depth_ < most) {
         change((std::min)(most, 2 * depth_), item, depth_reason::both_sides_waited);
         uneven_ = 4;  // the next such window is enough
+        if (lowered_) patience_ = (std::min)(2 * patience_, most_patience);
+        lowered_ = false;
       }
       uneven_ = (std::min)(uneven_, 8);
     } else if (seen.deepest < depth_) {
       deepest_ = (std::max)(deepest_, seen.deepest);
-      if (++quiet_ == 4) {
+      if (++quiet_ >= patience_) {
         const std::size_t used = (std::max)(deepest_, allowed_.least);
-        if (used < depth_) change(used, item, depth_reason::never_full);
+        if (used < depth_) {
+          change(used, item, depth_reason::never_full);
+          lowered_ = true;
+        }
         quiet_ = 0;
         deepest_ = 0;
       }
@@ -123,8 +133,10 @@ class depth_controller {
   std::size_t depth_;
   std::size_t largest_item_ = 0;
   std::size_t deepest_ = 0;
-  int quiet_ = 0;   // windows in a row in which the depth was not used
-  int uneven_ = 0;  // 4 for a window in which both sides waited, 1 less for one in which they did not
+  int quiet_ = 0;  // windows in a row in which the depth was not used
+  int patience_ = least_patience;
+  bool lowered_ = false;  // since the last time it was raised
+  int uneven_ = 0;        // 4 for a window in which both sides waited, 1 less for one in which they did not
   std::uint64_t changes_ = 0;
   std::array<depth_decision, recorded> record_{};
 };

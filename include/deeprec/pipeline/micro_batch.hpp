@@ -39,6 +39,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/process_mark.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
@@ -192,18 +193,19 @@ class micro_batch {
   /// Trains one batch: all stages of all parts, then all updates.
   ///
   /// @param samples  B: of every value that the stages split
-  /// @pre     the executor is the same in each run and runs a task for each resource but the first, beside
-  ///          others; it is destroyed after the last run, before this or after it. No stage calls run()
+  /// @pre     the executor runs a task for each resource but the first, beside others; it is that of the run
+  ///          before, or that one was destroyed, or a fork() came between. It may be destroyed before this.
+  ///          No stage calls run()
   /// @post    an empty batch: no stage and no update has been called. On an error of a stage no variable has
   ///          been updated; on one of an update, those before it have been
   /// @numerics independent of the timing: sums and updates have a fixed order
-  /// @cost    the first run posts a task for each resource but 0, which sleep between runs until the
-  ///          destructor; later ones allocate nothing
+  /// @cost    the first run, and the first with another executor, posts a task for each resource but 0, which
+  ///          sleep between runs until the destructor; later ones allocate nothing
   /// @threads one at a time
   /// @error   check(); the status of the stage or update that failed first, which report() names; an
   ///          exception is rethrown here. stopped by the token, with no variable updated; invalid_value for a
   ///          negative B; unsupported when the executor runs tasks on the caller's thread; the status of
-  ///          post()
+  ///          post(), and what it throws but std::bad_alloc. Another run may follow
   /// @example @snippet tests/pipeline/micro_batch_test.cpp micro_batch
   template <class Executor>
   [[nodiscard]] result<void> run(Executor& executor, index_t samples, const std::stop_token& stop = {}) {
@@ -325,14 +327,21 @@ class micro_batch {
 
   // --- threads ---
 
+  // Posts a task for each resource that has none: at first all of them, later those that a post() refused,
+  // those that ended with their executor, and those that a fork() left in the parent.
   template <class Executor>
   status start_threads(Executor& executor) {
-    while (static_cast<index_t>(threads_.size()) < resources_ - 1) {
-      const auto resource = static_cast<index_t>(threads_.size()) + 1;
+    if (made_in_.is_inherited()) {
+      running_.store(0, std::memory_order_relaxed);
+      made_in_ = detail::process_mark();
+    }
+    threads_.resize(static_cast<std::size_t>(resources_ - 1));
+    for (index_t resource = 1; resource < resources_; ++resource) {
+      task_handle& thread = threads_[static_cast<std::size_t>(resource - 1)];
+      if (!thread.done()) continue;
+      static_cast<void>(thread.join());  // it has kept no exception
       const std::thread::id caller = std::this_thread::get_id();
       const std::uint64_t seen = batches_.load(std::memory_order_relaxed);
-      threads_.emplace_back();
-      running_.fetch_add(1, std::memory_order_relaxed);
       const status posted = post(
           executor,
           [this, resource, caller, seen](const std::stop_token& executor_ends) {
@@ -340,32 +349,42 @@ class micro_batch {
             running_.fetch_sub(1, std::memory_order_release);
             board_.notify_all();
           },
-          threads_.back());
-      if (posted.ok() && !threads_.back().done()) continue;
-      if (!posted) running_.fetch_sub(1, std::memory_order_relaxed);
-      threads_.pop_back();
+          thread);
       if (!posted) return posted.in_operation("micro_batch::run");
-      return {errc::unsupported, "micro_batch::run: the executor must run tasks on threads of their own"};
+      if (!thread.joinable()) {
+        return {errc::unsupported, "micro_batch::run: the executor must run tasks on threads of their own"};
+      }
     }
     return {};
   }
+  // ok: the task counts in running_ until it ends; where it has ended, the handle is empty.
   template <class Executor, class Body>
-  static status post(Executor& executor, const Body& body, task_handle& handle) {
+  status post(Executor& executor, const Body& body, task_handle& handle) {
+    status posted;
+    running_.fetch_add(1, std::memory_order_relaxed);
 #if DEEPREC_EXCEPTIONS
     try {
-      return executor.post(body, std::stop_token{}, handle);
+      posted = executor.post(body, std::stop_token{}, handle);
     } catch (const std::bad_alloc&) {
-      return {errc::out_of_memory, "micro_batch::run"};
+      posted = {errc::out_of_memory, "micro_batch::run"};
+    } catch (...) {
+      running_.fetch_sub(1, std::memory_order_relaxed);
+      throw;
     }
 #else
-    return executor.post(body, std::stop_token{}, handle);
+    posted = executor.post(body, std::stop_token{}, handle);
 #endif
+    if (posted.ok() && handle.done()) posted = handle.join();  // an error: the executor dropped it
+    if (!posted) running_.fetch_sub(1, std::memory_order_relaxed);
+    return posted;
   }
   void end_threads() {
     if (threads_.empty()) return;
     quit_.store(1, std::memory_order_relaxed);
     board_.notify_all();
-    wait_for([this] { return running_.load(std::memory_order_acquire) == 0; });
+    if (!made_in_.is_inherited()) {
+      wait_for([this] { return running_.load(std::memory_order_acquire) == 0; });
+    }
     for (task_handle& t : threads_) static_cast<void>(t.join());  // it has kept no exception
   }
   void run_resource(index_t resource, std::uint64_t seen, const std::stop_token& executor_ends) {
@@ -485,7 +504,8 @@ class micro_batch {
 #if DEEPREC_EXCEPTIONS
   std::exception_ptr thrown_;
 #endif
-  std::deque<task_handle> threads_;  // of resources 1, 2 ...
+  std::vector<task_handle> threads_;  // of resources 1, 2 ...
+  detail::process_mark made_in_;      // those of running_
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -105,7 +105,7 @@ class stale_loop {
   /// @error   the status of the part that failed first, which report() names; an exception is rethrown here.
   ///          stopped by the token; invalid_value for fewer requests than W, and when fetch or apply left out
   ///          a shard; unsupported when the executor runs tasks on the caller's thread; the status of post().
-  ///          Steps whose update had not begun are not applied
+  ///          Steps whose update had not begun are not applied. Another run may follow
   /// @example @snippet tests/pipeline/stale_window_test.cpp stale_loop
   template <class Executor, class Next, class Fetch, class Compute, class Apply>
   [[nodiscard]] status run(Executor& executor, Next&& next, Fetch&& fetch, Compute&& compute, Apply&& apply,
@@ -131,12 +131,8 @@ class stale_loop {
       const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
       for (std::size_t k = 0; k < tasks_.size() && !was_cancelled(); ++k) {
         running_.fetch_add(1, std::memory_order_relaxed);
-        const status posted =
-            k == 0 ? post(executor, applier, tasks_[k]) : post(executor, fetcher, tasks_[k]);
-        if (!posted) {
-          running_.fetch_sub(1, std::memory_order_relaxed);
-          fail("post", -1, posted);
-        }
+        const bool runs = k == 0 ? post(executor, applier, tasks_[k]) : post(executor, fetcher, tasks_[k]);
+        if (!runs) running_.fetch_sub(1, std::memory_order_relaxed);
       }
       compute_steps(compute);
       wait_in(ended_, [this] { return running_.load(std::memory_order_acquire) == 0; });
@@ -187,18 +183,26 @@ class stale_loop {
     return report_.outcome;
   }
 
-  // A task gets references: nothing else is copied into it.
+  // A task gets references: nothing else is copied into it. False: it does not run, and that is recorded. No
+  // exception leaves while tasks use the caller's stack.
   template <class Executor, class Body>
-  static status post(Executor& executor, const Body& body, task_handle& handle) {
+  bool post(Executor& executor, const Body& body, task_handle& handle) noexcept {
+    status posted;
 #if DEEPREC_EXCEPTIONS
     try {
-      return executor.post([&body] { body(); }, std::stop_token{}, handle);
+      posted = executor.post([&body] { body(); }, std::stop_token{}, handle);
     } catch (const std::bad_alloc&) {
-      return {errc::out_of_memory, "stale_loop::run"};
+      posted = {errc::out_of_memory, "stale_loop::run"};
+    } catch (...) {
+      fail("post", -1, std::current_exception());
+      return false;
     }
 #else
-    return executor.post([&body] { body(); }, std::stop_token{}, handle);
+    posted = executor.post([&body] { body(); }, std::stop_token{}, handle);
 #endif
+    if (posted.ok() && handle.done()) posted = handle.join();  // an error: the executor dropped it
+    if (!posted) fail("post", -1, posted);
+    return posted.ok();
   }
   template <class Body>
   void task_body(std::thread::id caller, const Body& body) {

@@ -72,14 +72,14 @@ class stale_window {
   /// @param window  W: 1 is synchronous training
   /// @param shards  the number of tables or shards
   /// @pre     window >= 1, shards >= 1
-  /// @cost    O(shards) from `memory`; nothing is allocated later
+  /// @cost    O(shards * W) from `memory`; nothing is allocated later
   /// @threads reentrant
   /// @error   throws what the resource throws
   explicit stale_window(index_t window, index_t shards = 1, Order = {},
                         std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : window_(window < 1 ? 1 : window),
         shards_(static_cast<std::size_t>(shards < 1 ? 1 : shards), memory),
-        reads_(static_cast<std::size_t>(window_), memory) {
+        marks_(shards_.size() * static_cast<std::size_t>(window_), memory) {
     DEEPREC_EXPECTS(window >= 1 && shards >= 1);
   }
   stale_window(const stale_window&) = delete;
@@ -97,8 +97,8 @@ class stale_window {
   ///          hogwild: version() is a number of updates that the rows have at least
   /// @cost    two atomic operations; blocks until update t - W of the shard has ended
   /// @threads thread-safe
-  /// @error   outcome(): invalid_value for a shard or a lookup that does not exist, and for a lookup whose
-  ///          version is over (a second reading); cancelled; stopped and timed_out of the limit
+  /// @error   outcome(): invalid_value for a shard or a lookup that does not exist, and for a second reading;
+  ///          cancelled; stopped and timed_out of the limit. hogwild knows no second reading
   [[nodiscard]] reading read(index_t lookup, index_t shard = 0, const wait_limit& limit = {}) {
     if (lookup < 0 || shard < 0 || shard >= shards()) {
       return reading({errc::invalid_value,
@@ -113,8 +113,10 @@ class stale_window {
         // acquire: the lookup reads what the update wrote
         const std::uint64_t applied =
             at.applied.load(Atomics::at(detail::access::version_read, std::memory_order_acquire));
-        if (applied == version) return queue_result::ok;
-        return applied > version ? queue_result::failed : queue_result::not_now;
+        if (applied < version) return queue_result::not_now;
+        return applied == version && begin_once(mark_of(lookup, shard), 2 * turn_of(lookup))
+                   ? queue_result::ok
+                   : queue_result::failed;
       } else {
         if (!enter_shared(at)) return queue_result::not_now;
         // relaxed: entering has acquired what the update before it wrote
@@ -138,10 +140,10 @@ class stale_window {
   /// @pre     each update applies to each shard once
   /// @post    while the result lives, nobody else reads or writes the shard; its end is the shard's next
   ///          version
-  /// @cost    three atomic operations; blocks until lookup u + W - 1 has read the shard
+  /// @cost    four atomic operations; blocks until lookup u + W - 1 has read the shard
   /// @threads thread-safe
   /// @error   outcome(): invalid_value for a shard or an update that does not exist, and for a second
-  ///          application; cancelled; stopped and timed_out of the limit
+  ///          application; cancelled; stopped and timed_out of the limit. hogwild knows no second application
   [[nodiscard]] writing apply(index_t update, index_t shard = 0, const wait_limit& limit = {}) {
     if (update < 0 || shard < 0 || shard >= shards()) {
       return writing({errc::invalid_value,
@@ -164,7 +166,8 @@ class stale_window {
         // acquire: the lookups have read before this update writes
         const std::uint64_t passed =
             at.passed.load(Atomics::at(detail::access::passed_seen, std::memory_order_acquire));
-        return passed >= (last < end ? last : end) ? queue_result::ok : queue_result::not_now;
+        if (passed < (last < end ? last : end)) return queue_result::not_now;
+        return begin_once(at.begun, before) ? queue_result::ok : queue_result::failed;
       } else {
         if (!enter_alone(at)) return queue_result::not_now;
         seen = at.applied.load(relaxed(detail::access::window_seen));
@@ -212,25 +215,30 @@ class stale_window {
   /// Lookups and updates begin at 0 again, and the window is not cancelled: for the next epoch.
   ///
   /// @pre     no thread is in a call of this window, and no reading or writing exists
-  /// @cost    O(shards + W)
+  /// @cost    O(shards * W)
   /// @threads one thread, alone
   /// @error   none
   void restart() noexcept {
     for (shard_state& at : shards_) {
-      for (word* const w : {&at.applied, &at.passed, &at.inside}) {
+      for (word* const w : {&at.applied, &at.begun, &at.passed, &at.inside}) {
         w->store(0, relaxed(detail::access::statistic));
       }
     }
-    for (read_count& r : reads_) r.count.store(0, relaxed(detail::access::statistic));
+    for (read_mark& m : marks_) m.state.store(0, relaxed(detail::access::statistic));
     end_.store(endless, relaxed(detail::access::statistic));
     cancelled_.store(0, relaxed(detail::access::statistic));
   }
 
   /// Whether a lookup has read all shards. Exact order only, and for a lookup whose update has not begun.
+  ///
+  /// @cost    O(shards)
+  /// @threads thread-safe
+  /// @error   none
   [[nodiscard]] bool has_read(index_t lookup) const noexcept {
-    const auto turns = static_cast<std::uint64_t>(lookup / window_ + 1);
-    return reads_[static_cast<std::size_t>(lookup % window_)].count.load(
-               relaxed(detail::access::looked_at)) >= turns * shards_.size();
+    for (index_t s = 0; s < shards(); ++s) {
+      if (mark_of(lookup, s).load(relaxed(detail::access::looked_at)) < 2 * turn_of(lookup) + 2) return false;
+    }
+    return true;
   }
   /// The number of updates of a shard that have ended.
   [[nodiscard]] index_t was_applied(index_t shard = 0) const noexcept {
@@ -252,19 +260,42 @@ class stale_window {
 
   struct shard_state {
     alignas(64) word applied{0};  // updates that have ended
+    word begun{0};                // updates that have begun
     detail::waiting_room<Wait, Atomics> lookups;
     alignas(64) word passed{0};  // lookups that have read. All of them are below applied + W
     word inside{0};              // hogwild: lookups that read, or `alone`
     detail::waiting_room<Wait, Atomics> updates;
   };
-  struct read_count {
-    word count{0};  // readings that have ended, of lookups k, k + W, k + 2W ...
+  // Of a shard and lookups k, k + W, k + 2W ...: 2n + 1 from when lookup k + nW begins to read, 2n + 2 when it
+  // has read.
+  struct read_mark {
+    word state{0};
   };
 
   static auto relaxed(detail::access site) noexcept { return Atomics::at(site, std::memory_order_relaxed); }
 
   [[nodiscard]] std::uint64_t version_of(index_t lookup) const noexcept {
     return lookup < window_ ? 0 : static_cast<std::uint64_t>(lookup - window_ + 1);
+  }
+  [[nodiscard]] std::uint64_t turn_of(index_t lookup) const noexcept {
+    return static_cast<std::uint64_t>(lookup / window_);
+  }
+  [[nodiscard]] word& mark_of(index_t lookup, index_t shard) noexcept {
+    return marks_[static_cast<std::size_t>(shard * window_ + lookup % window_)].state;
+  }
+  [[nodiscard]] const word& mark_of(index_t lookup, index_t shard) const noexcept {
+    return marks_[static_cast<std::size_t>(shard * window_ + lookup % window_)].state;
+  }
+  // False: somebody else has begun. relaxed: the version, which was acquired, orders one access after another.
+  static bool begin_once(word& mark, std::uint64_t before) noexcept {
+    std::uint64_t seen = before;
+    while (seen == before) {
+      if (mark.compare_exchange_weak(seen, before + 1, relaxed(detail::access::window_begin),
+                                     relaxed(detail::access::looked_at))) {
+        return true;
+      }
+    }
+    return false;
   }
 
   template <class Room, class Ready>
@@ -306,9 +337,9 @@ class stale_window {
     shard_state& at = shards_[static_cast<std::size_t>(shard)];
     if constexpr (Side == side::lookup) {
       if constexpr (is_exact) {
-        // relaxed: read by the thread that ran the lookup
-        reads_[static_cast<std::size_t>(number % window_)].count.fetch_add(
-            1, relaxed(detail::access::statistic));
+        // relaxed: the next lookup of this mark acquires a later version; has_read() is asked by the thread
+        // that ran the lookup
+        mark_of(number, shard).store(2 * turn_of(number) + 2, relaxed(detail::access::window_mark));
         // release: for the update that waits for this lookup
         at.passed.fetch_add(1, Atomics::at(detail::access::passed_publish, std::memory_order_release));
       } else {
@@ -331,7 +362,7 @@ class stale_window {
 
   const index_t window_;
   std::pmr::vector<shard_state> shards_;
-  std::pmr::vector<read_count> reads_;
+  std::pmr::vector<read_mark> marks_;  // (shards, W)
   word end_{endless};
   typename Atomics::template atomic<std::uint32_t> cancelled_{0};
 };

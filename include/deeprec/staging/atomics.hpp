@@ -96,7 +96,8 @@ enum class access : unsigned char {
   depth_seen,
   stack_next,
   stack_guess,
-  window_mark,  ///< the end, the cancel and, under exclusion, the version of a stale_window
+  window_begin,  ///< an exchange: a reading or a writing of a stale_window begins, once
+  window_mark,   ///< the end, the cancel and, under exclusion, the version of a stale_window
   window_seen,
   statistic,  ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
@@ -107,6 +108,9 @@ enum class access : unsigned char {
 /// full fence in between. A waiter is about to sleep and can pay for both: with Linux's membarrier its
 /// heavy_fence() makes every other thread of the process execute a fence, and light_fence() is a compiler
 /// barrier only. Where membarrier is refused, both are fences. A forked child keeps the registration.
+///
+/// Futexes and membarrier are those of one process: a thread that sleeps on a word in memory that processes
+/// share is woken by no thread of another process.
 struct std_atomics {
   template <class T>
   using atomic = std::atomic<T>;

@@ -18,6 +18,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+/// @pre     its threads are of one process: in memory that processes share nobody wakes another process
 /// @threads every member is thread-safe
 template <class Atomics = detail::std_atomics>
 class event_count {

@@ -26,7 +26,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// @pre     capacity >= 1; no thread uses the ring when it is destroyed
+/// @pre     capacity >= 1; no thread uses the ring when it is destroyed; its threads are of one process
+///          (event_count)
 /// @cost    memory: one block from the resource, at construction
 /// @threads every member is thread-safe. A try_ call is lock-free; it may fail while another thread is in the
 ///          middle of an operation on the next slot

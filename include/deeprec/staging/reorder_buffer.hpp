@@ -23,7 +23,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// @pre     capacity >= 1; numbers begin at 0, and none is put or skipped twice
+/// @pre     capacity >= 1; numbers begin at 0, and none is put or skipped twice; its threads are of one
+///          process (event_count)
 /// @threads every member is thread-safe; only a single consumer sees the items in order
 /// @error   invalid_value: a capacity of 0, or too large for the positions or for one block of memory, thrown
 ///          as deeprec::error; throws what the resource throws

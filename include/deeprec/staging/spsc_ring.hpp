@@ -26,7 +26,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 enum class spsc_layout : unsigned char { automatic, counters, flags };
 
-/// @pre     capacity >= 1; at most one thread pushes and one pops at a time
+/// @pre     capacity >= 1; at most one thread pushes and one pops at a time; both are of one process
+///          (event_count)
 /// @cost    memory: one block from the resource, at construction
 /// @threads push side: one thread at a time; pop side: one thread at a time
 /// @error   invalid_value: a capacity of 0, or too large for the counters or for one block of memory, thrown

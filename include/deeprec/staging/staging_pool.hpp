@@ -23,7 +23,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// @pre     at least one buffer; the pool outlives its leases
+/// @pre     at least one buffer; the pool outlives its leases; its threads are of one process (event_count)
 /// @threads every member is thread-safe
 /// @error   invalid_value: a count of 0, above 2^30, or too large for one block of memory, thrown as
 ///          deeprec::error; throws what make() and the allocations throw

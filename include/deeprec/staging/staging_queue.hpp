@@ -118,7 +118,8 @@ class [[nodiscard]] taken_count : public taken_reason {
   std::size_t size_;
 };
 
-/// @pre     capacity >= 1; no thread uses the queue, or holds a reservation, when it is destroyed
+/// @pre     capacity >= 1; no thread uses the queue, or holds a reservation, when it is destroyed; its
+///          threads are of one process (event_count)
 /// @cost    memory: one block from the resource, at construction; nothing afterwards
 /// @threads every member is thread-safe; without a wait, put and take are lock-free
 /// @error   invalid_value: a capacity of 0, or too large for the positions or for one block of memory, thrown

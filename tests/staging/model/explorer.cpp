@@ -199,6 +199,7 @@ bool explorer::run_once(const std::function<std::unique_ptr<scenario>()>& make) 
     t.next = {};
     t.woken = false;
     t.stale = 0;
+    t.late = 0;
     t.order = {};
     t.exceptions = {};
   }
@@ -369,6 +370,30 @@ std::uint64_t explorer::load(int location, std::memory_order order, deeprec::det
   return read_message(location, newest - index(choose(choices)), order);
 }
 
+// Where the caller's store comes among those of its location: last, or, where it may be late, before stores
+// that the caller does not know. Nothing comes between an exchange and what it read.
+std::size_t explorer::place_of_store(int location) {
+  const auto& stores = memory_[index(location)];
+  thread_state& me = threads_[index(running_)];
+  const std::size_t newest_known = me.known.oldest[index(location)];
+  std::vector<std::size_t> places{stores.size()};
+  for (std::size_t p = stores.size() - 1; me.late < bounds_.late_stores && p > newest_known; --p) {
+    if (!stores[p].exchanged) places.push_back(p);
+  }
+  const std::size_t place = places[index(choose(static_cast<int>(places.size())))];
+  if (place == stores.size()) return place;
+  ++me.late;
+  const auto move_up = [&](knowledge& k) {
+    if (k.oldest[index(location)] >= place) ++k.oldest[index(location)];
+  };
+  for (thread_state& t : threads_) move_up(t.known), move_up(t.released), move_up(t.pending);
+  move_up(fenced_);
+  for (auto& of_one : memory_) {
+    for (message& m : of_one) move_up(m.known);
+  }
+  return place;
+}
+
 void explorer::store(int location, std::uint64_t value, std::memory_order order,
                      deeprec::detail::access site) {
   if (running_ == main_thread || site == deeprec::detail::access::statistic) {
@@ -379,10 +404,12 @@ void explorer::store(int location, std::uint64_t value, std::memory_order order,
   yield({op_kind::store, location});
   if (broken_.site == site && broken_.kind == mutant::omit) return;
   thread_state& me = threads_[index(running_)];
-  me.known.oldest[index(location)] = static_cast<std::uint16_t>(memory_[index(location)].size());
+  const std::size_t place = place_of_store(location);
+  me.known.oldest[index(location)] = static_cast<std::uint16_t>(place);
   message stored{value, releases(order) ? me.known : me.released};
   stored.known.oldest[index(location)] = me.known.oldest[index(location)];
-  memory_[index(location)].push_back(stored);
+  auto& stores = memory_[index(location)];
+  stores.insert(stores.begin() + static_cast<std::ptrdiff_t>(place), stored);
   tick();  // what comes now is not known to who reads this store
 }
 
@@ -398,6 +425,9 @@ bool explorer::rmw(int location, std::uint64_t& seen, const change& to, std::mem
     return true;
   }
   if (broken_.site == site && broken_.kind == mutant::relax) success = std::memory_order_relaxed;
+  if (broken_.site == site && broken_.kind == mutant::no_acquire) {
+    success = releases(success) ? std::memory_order_release : std::memory_order_relaxed;
+  }
   if (broken_.site == failure_site && broken_.kind == mutant::relax) failure = std::memory_order_relaxed;
   yield({op_kind::rmw, location});
   thread_state& me = threads_[index(running_)];
@@ -413,7 +443,7 @@ bool explorer::rmw(int location, std::uint64_t& seen, const change& to, std::mem
   seen = read_message(location, which, done ? success : failure);
   if (!done) return false;
   me.known.oldest[index(location)] = static_cast<std::uint16_t>(stores.size());
-  message stored{now, releases(success) ? me.known : me.released};
+  message stored{now, releases(success) ? me.known : me.released, true};
   stored.known.join(stores[newest].known);  // an exchange goes on with the release sequence
   stored.known.oldest[index(location)] = me.known.oldest[index(location)];
   stores.push_back(stored);

@@ -9,9 +9,10 @@
 // sets). The memory: each location keeps all stores in the order in which they were made; a thread may read
 // any that is not older than what it knows of, and learns by acquire what a release store knew. A fence of
 // seq_cst exchanges what is known with all others. With membarrier, light fences do nothing, and a heavy one
-// exchanges what the caller knows with what every other thread knows. Not modelled: a load that reads a store
-// which comes after it in program order of another thread's future (load buffering), and stores that slip
-// behind earlier ones.
+// exchanges what the caller knows with what every other thread knows. A store that is late comes behind one
+// that another thread made before it, as far as its own thread does not know that one (limits::late_stores).
+// Not modelled: a load that reads a store which comes after it in program order of another thread's future
+// (load buffering).
 #pragma once
 
 #include <array>
@@ -34,10 +35,11 @@ constexpr int main_thread = max_threads;  // makes the scenario and looks at its
 constexpr int max_locations = 40;
 constexpr std::size_t stack_bytes = 64 * 1024;
 
-// What is broken on purpose: one access made weaker, or left out.
+// What is broken on purpose: one access made weaker (relaxed, or an exchange that does not acquire), or left
+// out.
 struct mutant {
   const char* name = "none";
-  enum kind_type { none, relax, omit } kind = none;
+  enum kind_type { none, relax, no_acquire, omit } kind = none;
   deeprec::detail::access site = deeprec::detail::access::statistic;
 };
 
@@ -54,6 +56,7 @@ struct limits {
   std::uint64_t executions = 2'000'000;
   int stale_reads = 2;  // of each thread in one execution: loads that don't read the newest store
   bool membarrier = false;
+  int late_stores = 0;  // of each thread in one execution: stores that don't become the newest
 };
 
 enum class op_kind : unsigned char {
@@ -145,6 +148,7 @@ class explorer {
   struct message {
     std::uint64_t value;
     knowledge known;
+    bool exchanged = false;  // by an exchange, which read the store before it
   };
   struct thread_state {
     knowledge known;     // acquired, and own
@@ -153,6 +157,7 @@ class explorer {
     op next;
     bool woken = false;
     int stale = 0;
+    int late = 0;
     clock_vector order{};  // for the reduction: the steps that come before this thread's last one
     void* stack_pointer = nullptr;
     std::array<void*, 2> exceptions{};  // the C++ run time's: what is being handled
@@ -189,6 +194,7 @@ class explorer {
   void each_touched(const op& what, Use use);
   void note_races(int thread, const op& what, std::uint32_t depth);
   void note_order(int thread, const op& what, std::uint32_t depth);
+  std::size_t place_of_store(int location);
   std::uint64_t read_message(int location, std::size_t which, std::memory_order order);
   static bool dependent(const op& a, const op& b);
   static void enter();

@@ -399,6 +399,26 @@ struct told_scenario : explorer::scenario {
   watched data{0};
 };
 
+// A queue that is closed and resumed at once is one or the other: where it is closed, consumers see it.
+template <class Queue>
+struct close_beside_resume : explorer::scenario {
+  int threads() const override { return 2; }
+  void run(int t) override {
+    if (t == 0) {
+      queue.close();
+    } else {
+      queue.resume();
+    }
+  }
+  void finish() override {
+    if (queue.is_closed() && queue.try_take().result() != queue_result::closed) {
+      explorer::current().fail("closed, and consumers wait for more");
+    }
+  }
+  Queue queue{1};
+};
+using resumed_queue = close_beside_resume<deeprec::staging_queue<watched, deeprec::park_wait, model_atomics>>;
+
 // What every waiting call consists of, with nothing else: two wait until a word is set, one of them for a
 // time that may be over when its wake-up comes. The one that notifies is the last: the search begins with
 // both asleep.

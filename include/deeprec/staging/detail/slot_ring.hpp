@@ -180,13 +180,15 @@ class slot_ring {
 
   // Sets one bit of tail_: a claim comes either before it (and is delivered) or after it (and fails).
   void close() noexcept {
-    // release: a thread that gets `closed` sees what the closing thread did before.
-    tail_.fetch_or(closed_bit, Atomics::at(detail::access::close_mark, release));
+    // release: a thread that gets `closed` sees what the closing thread did before. acquire, with reopen(): a
+    // bit that is set after it was cleared has a hint that is set after it was cleared. A hint alone is
+    // harmless; a bit without it would leave consumers asleep.
+    tail_.fetch_or(closed_bit, Atomics::at(detail::access::close_mark, std::memory_order_acq_rel));
     closing_.store(1, Atomics::at(detail::access::close_hint, relaxed));  // relaxed: the bit decides
   }
   void reopen() noexcept {
     closing_.store(0, Atomics::at(detail::access::close_hint, relaxed));  // consumers ignore the bit alone
-    // release: a thread that then finds it open sees everything before.
+    // release: a thread that then finds it open sees everything before; with close(), as above.
     tail_.fetch_and(static_cast<Seq>(~closed_bit), Atomics::at(detail::access::open_mark, release));
   }
   [[nodiscard]] bool is_closed() const noexcept {
