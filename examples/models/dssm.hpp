@@ -89,7 +89,7 @@ struct in_batch_gradient_op {
   float temperature;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
-    visit("temperature", static_cast<double>(temperature));
+    visit("temperature", temperature);
   }
   status operator()(const step_call& call, const history_batch& of, const unit_pairs& in, matrix& of_users,
                     matrix& of_items, in_batch_scores& work) const {

@@ -175,7 +175,7 @@ struct dice_step_op {
   deeprec::adagrad optimizer;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
-    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+    visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, dice_stack& stack) const { return stack.step(call.on, optimizer); }
 };

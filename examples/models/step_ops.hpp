@@ -280,7 +280,7 @@ struct row_update_op {
   deeprec::rowwise_adagrad optimizer;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
-    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+    visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, const located_rows& in, const matrix& gradient,
                     table_type&) const {
@@ -292,7 +292,7 @@ struct row_update_sums_op {
   deeprec::rowwise_adagrad optimizer;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
-    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+    visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, const sample_rows& in, const matrix& gradient,
                     table_type& table) const {
@@ -338,7 +338,7 @@ struct stack_step_op {
   deeprec::adagrad optimizer;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
-    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+    visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, stack_type& stack) const {
     return stack_step(call.on, stack, optimizer);
@@ -390,7 +390,7 @@ struct cross_step_op {
   deeprec::adagrad optimizer;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
-    visit("learning_rate", static_cast<double>(optimizer.learning_rate));
+    visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, cross_stack& layers) const {
     return layers.step(call.on, optimizer);

@@ -289,7 +289,7 @@ struct staged_steps {
     trained = g.add<long>(
         "train",
         [this](const long& in, long& w, long& out) {
-          out = w = w * 31 + in;
+          out = w = (w * 31 + in) % 1'000'000'007;
           return happens(behind, in / 100);
         },
         parsed, g.write(weights));

@@ -188,7 +188,8 @@ class cut_words {
     }
     if (has_effect(g_.effects(op), op_effects::target)) return "a target";
     if (has_effect(g_.effects(op), op_effects::writes)) return "it writes a variable";
-    return has_effect(g_.effects(op), op_effects::external) ? "it is external" : "it reads a variable";
+    const bool reads = has_effect(g_.effects(op), op_effects::reads) && g_.kind(op) != op_kind::id_lookup;
+    return reads ? "it reads a variable" : "it is external";
   }
 
   const flat_graph& g_;
