@@ -2,27 +2,40 @@
 // bag.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <limits>
 #include <span>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/ops/number_keys.hpp>
 #include <deeprec/optim/sgd.hpp>
 
+#include "support/hashed_source.hpp"
 #include "support/isas.hpp"
 
 using namespace deeprec;
@@ -168,6 +181,61 @@ TEST_CASE("n08: the maximum norm of quantized rows is that of their columns, at 
     CAPTURE(D);
     check(int8_rows(D));
     check(int4_rows(D));
+  }
+}
+
+TEST_CASE("b02: gather, concat, and the pooling of one id read the values of dequantize, on every ISA") {
+  const auto check = [](const auto& format) {
+    using format_type = std::remove_cvref_t<decltype(format)>;
+    const index_t R = 9, D = format.width();
+    dense_table<format_type> table(R, format, std::pmr::new_delete_resource());
+    std::vector<float> values(static_cast<std::size_t>(R * D)), expected(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i) * 1.7F);
+    REQUIRE(quantize(here, matrix_view<const float>(values.data(), R, D), table.view()).ok());
+    REQUIRE(dequantize(here, table.view(), matrix_view(expected.data(), R, D)).ok());
+    std::vector<std::int64_t> ids, offsets{0};
+    for (index_t r = 0; r < R; ++r) {
+      ids.push_back(r);
+      offsets.push_back(r + 1);
+    }
+    const std::vector<float> ones(ids.size(), 1.0F);
+    // Bags of one id alone, and in a batch with one of two ids.
+    const jagged_view<> single(offsets.data(), R, ids.data(), R), weighted(offsets.data(), R, ids.data(), R,
+                                                                          ones.data());
+    const std::span<const std::int64_t> list(ids);
+    ids.push_back(0);
+    ids.push_back(1);
+    offsets.push_back(R + 2);
+    const jagged_view<> mixed(offsets.data(), R + 1, ids.data(), R + 2);
+    std::vector<float> out(static_cast<std::size_t>((R + 2) * D));
+    const auto same = [&](const char* what, index_t rows, const auto& call) {
+      CAPTURE(std::string(what));
+      std::fill(out.begin(), out.end(), nan_weight);
+      const status s = call(matrix_view<float>(out.data(), rows, D));
+      CHECK_MESSAGE(s.ok(), s.message());
+      CHECK(std::memcmp(out.data(), expected.data(), expected.size() * sizeof(float)) == 0);
+    };
+    for (const isa which : deeprec_test::runnable_isas()) {
+      CAPTURE(static_cast<int>(which));
+      const auto ctx = deeprec_test::on(here, which);
+      const auto from = std::as_const(table).view();
+      same("gather", R, [&](const auto& to) { return gather(ctx, from, list.first(R), to); });
+      same("concat", R, [&](const auto& to) { return lookup(ctx, from, single, combiner::concat, to); });
+      same("concat, weighted", R,
+           [&](const auto& to) { return lookup(ctx, from, weighted, combiner::concat, to); });
+      same("sum", R, [&](const auto& to) { return lookup(ctx, from, single, combiner::sum, to); });
+      same("max", R, [&](const auto& to) { return lookup(ctx, from, single, combiner::max, to); });
+      same("sum, mixed", R + 1, [&](const auto& to) { return lookup(ctx, from, mixed, combiner::sum, to); });
+      same("mean, mixed", R + 1,
+           [&](const auto& to) { return lookup(ctx, from, mixed, combiner::mean, to); });
+      same("max, mixed", R + 1, [&](const auto& to) { return lookup(ctx, from, mixed, combiner::max, to); });
+    }
+  };
+  for (const index_t D : {1, 7, 16, 33, 100}) {
+    CAPTURE(D);
+    check(int8_rows(D));
+    check(int4_rows(D));
+    check(quantized_rows<8, f16>(D));
   }
 }
 

@@ -21,11 +21,11 @@ struct row_times {
                            float by, vector_f32 added)
       : of(columns), from(columns.codec.begin_of(row)), factor(splat(by)), start(added) {
     if constexpr (row_codec<Element>::scaled) {
-      codes = args.sums;
+      codes = args.sums || by == 1.0F;
       if (codes) {
         const ::deeprec::detail::two_floats pair = of.codec.scale_and_bias(from);
         factor = splat(pair.first * by);
-        start = splat(0.0F + pair.second * by);
+        start = splat(args.sums ? 0.0F + pair.second * by : pair.second);
       }
     }
   }

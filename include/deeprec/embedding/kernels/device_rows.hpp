@@ -89,7 +89,7 @@ struct row_lane {
 template <int Bits, int Vec>
 DEEPREC_HD DEEPREC_INLINE void spread_codes(std::uint32_t codes, float scale, float bias, float* x) {
   for (int v = 0; v < Vec; ++v) {
-    x[v] = static_cast<float>(codes >> (Bits * v) & ((1U << Bits) - 1U)) * scale + bias;
+    x[v] = value_of_code(codes >> (Bits * v) & ((1U << Bits) - 1U), scale, bias);
   }
 }
 

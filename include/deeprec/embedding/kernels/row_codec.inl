@@ -85,7 +85,7 @@ struct row_codec {
   [[nodiscard]] DEEPREC_INLINE index_t bytes() const { return lines.bytes; }
 };
 
-// Codes with one scale and one bias. Values are codes * scale + bias; sums use the parts.
+// Codes with one scale and one bias. Values are codes * scale + bias, rounded twice; sums use the parts.
 template <int Bits, class Scale>
 struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   static constexpr bool scaled = true;
@@ -130,9 +130,10 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
   DEEPREC_INLINE ::deeprec::detail::two_floats scale_and_bias(const std::byte* from) const {
     return load_two(from + pair, Scale{});
   }
+  // As value_of_code in row_elements.hpp.
   DEEPREC_INLINE vector_f32 value_of(const std::byte* from, vector_f32 code) const {
     const ::deeprec::detail::two_floats both = scale_and_bias(from);
-    return multiply_add(code, splat(both.first), splat(both.second));
+    return multiply_add(code, splat(both.first), zero()) + splat(both.second);
   }
   DEEPREC_INLINE vector_f32 load_at(const std::byte* from, index_t c) const {
     return value_of(from, load_codes_at(from, c));
@@ -177,16 +178,31 @@ struct row_codec<::deeprec::detail::split_float> {
   [[nodiscard]] DEEPREC_INLINE index_t bytes() const { return high.bytes + low.bytes; }
 };
 
-// Calls use(vector, its first column, number of its valid lanes) for the values of a row, in order.
+// Calls use(vector, its first column, number of its valid lanes) for the values of a row, in order; the other
+// lanes are zero. For sums over columns: values of codes may be rounded once.
 template <class Element, class Args, class Use>
 DEEPREC_INLINE void for_each_vector(const Args& args, const std::byte* row, const Use& use) {
   const index_t whole = args.width / lanes * lanes;
   const auto codec = row_codec<Element>::of(args, 0, args.width);
   const std::byte* const from = codec.begin_of(row);
-  for (index_t c = 0; c < whole; c += lanes) use(codec.load_at(from, c), c, lanes);
-  if (whole < args.width) {
-    const int n = static_cast<int>(args.width - whole);
-    const auto rest = row_codec<Element>::of(args, whole, args.width - whole);
-    use(rest.load_first_at(rest.begin_of(row), n), whole, n);
+  if constexpr (row_codec<Element>::scaled) {
+    const ::deeprec::detail::two_floats pair = codec.scale_and_bias(from);
+    const vector_f32 scale = splat(pair.first), bias = splat(pair.second);
+    for (index_t c = 0; c < whole; c += lanes) {
+      use(multiply_add(codec.load_codes_at(from, c), scale, bias), c, lanes);
+    }
+    if (whole < args.width) {
+      const int n = static_cast<int>(args.width - whole);
+      const auto rest = row_codec<Element>::of(args, whole, n);
+      const vector_f32 codes = rest.load_first_codes_at(rest.begin_of(row), n);
+      use(keep_first(multiply_add(codes, scale, bias), n), whole, n);  // code 0 is the bias
+    }
+  } else {
+    for (index_t c = 0; c < whole; c += lanes) use(codec.load_at(from, c), c, lanes);
+    if (whole < args.width) {
+      const int n = static_cast<int>(args.width - whole);
+      const auto rest = row_codec<Element>::of(args, whole, n);
+      use(rest.load_first_at(rest.begin_of(row), n), whole, n);
+    }
   }
 }

@@ -38,8 +38,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @dtype    rows of any format; out: f32, f16 or bf16; ids of 32 or 64 bits
 /// @space    all reachable from the context; ids in device memory as array_view
 /// @pre      out overlaps neither the table nor the ids
-/// @numerics rows are converted to out's type, and -0 is kept; the same bits on every ISA and for any number
-///           of threads
+/// @numerics rows are decoded as by dequantize and converted to out's type, and -0 is kept; the same bits on
+///           every ISA and for any number of threads
 /// @cost     as lookup with concat
 /// @threads  as lookup
 /// @error    shape_mismatch; id_out_of_range (position, value). On an error nothing is written

@@ -124,7 +124,9 @@ lookup_op(const Rows&, matrix_view<Out, OutSpace, Columns>) -> lookup_op<Rows, O
 ///           returns the last of zeros of both signs; concat keeps -0. An empty bag that becomes
 ///           the default row has the bits of a bag of that one id. Rows of int8 and int4 codes are added as
 ///           code * (scale * w), and the biases of a bag separately: between ISAs, weighted or not,
-///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|); with concat they are decoded, then weighted
+///           |err| <= 2 (n + 2) u sum|w| (scale * code + |bias|). With max and concat they are decoded as by
+///           dequantize, with the same bits on every ISA, then weighted; the sum of one id without a weight
+///           has these bits too
 /// @cost     O(N*D): reads N rows, writes B*D, checks the ids in a separate pass (bounds mode check).
 ///           No allocation, except for bags of more than 4096 ids (D floats per 4096 of the longest), and for
 ///           row sources other than tables (8 bytes per id); both from the context's resource, before a row

@@ -74,7 +74,9 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
 /// @space    both reachable from the context
 /// @pre      table and out don't overlap
 /// @post     every row of out is written
-/// @numerics as the format's decode: exact, but for int8 and int4, where code * scale + bias is rounded
+/// @numerics as the format's decode: exact, but for int8 and int4, where code * scale is rounded and then the
+///           sum with the bias, without a fused multiply-add. The same bits on every ISA: those of a gather,
+///           of concat, and of sum, mean, sqrtn and max of one id without a weight
 /// @cost     O(R*D): reads the table, writes out; no allocation
 /// @threads  reentrant; lookups of the table may run at the same time
 /// @error    shape_mismatch; nothing is written then

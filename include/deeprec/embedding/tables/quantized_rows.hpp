@@ -1,4 +1,5 @@
-// Rows of integer codes with one scale and one bias each: x = code * scale + bias.
+// Rows of integer codes with one scale and one bias each: x = code * scale + bias, of which the product is
+// rounded, and then the sum.
 //
 //   scale_bias::last    | codes (D, or D/2 bytes) | scale bias | gap |
 //   scale_bias::first   | scale bias | codes (D, or D/2 bytes) | gap |
