@@ -107,6 +107,29 @@ TEST_CASE("device: a bad bag is zeros, skipped ids are counted, and the place co
   CHECK(skipped == 2);
 }
 
+TEST_CASE("n10: device: a table without memory, or with a negative number of rows, is refused") {
+  made_batch made;
+  made.ids = {1};
+  made.weights.assign(1, 1.0F);
+  made.offsets = {0, 1};
+  const device_batch batch(made);
+  const auto out = to_device(std::vector<float>(4)), memory = to_device(std::vector<float>(40));
+  cuda_stream stream;
+  const auto look = [&](const table_view<f32_rows, device_space>& table) {
+    const status alone = lookup(stream, table, batch.view(false), combiner::sum, out.matrix(1, 4));
+    feature_group<lookups_only, bags_type, float> group;
+    group.add(table, combiner::sum);
+    const std::vector<bags_type> bags{batch.view(false)};
+    CHECK(lookup(stream, group, std::span<const bags_type>(bags), out.matrix(1, 4)).code() == alone.code());
+    return alone;
+  };
+  auto* const rows = static_cast<std::byte*>(static_cast<void*>(memory.matrix(10, 4).data_handle()));
+  CHECK(look({rows, 10, f32_rows(4)}).ok());
+  CHECK(look({nullptr, 10, f32_rows(4)}).code() == errc::shape_mismatch);
+  CHECK(look({rows, -10, f32_rows(4)}).code() == errc::shape_mismatch);
+  stream.synchronize().or_throw();
+}
+
 TEST_CASE("device: a group of tables gives the bits of one lookup each, 16 bytes to a lane or 4") {
   std::mt19937_64 random(seed());
   for (const index_t last : {16, 17}) {  // an odd width of all: no row of out is aligned

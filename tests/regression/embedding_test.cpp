@@ -241,6 +241,109 @@ TEST_CASE("b02: gather, concat, and the pooling of one id read the values of deq
 
 namespace {
 
+// Every verb that reads or writes a table, with the status that it returns for the tables given.
+template <class Check>
+void with_every_verb(matrix_view<float> weights, const Check& check) {
+  const auto table = as_table(weights);
+  const auto quantized = table_view<int8_rows>(reinterpret_cast<std::byte*>(weights.data_handle()),
+                                               weights.extent(0), int8_rows(weights.extent(1)));
+  const std::vector<const_table_view<f32_rows>> parts(1, table);
+  std::vector<std::int64_t> ids(40, 3), offsets{0, 40};
+  std::vector<float> out(40 * 4), g(4, 1.0F), dots(40);
+  const matrix_view<float> to(out.data(), 1, 4), all(out.data(), 40, 4);
+  const matrix_view<const float> gradient(g.data(), 1, 4);
+  const jagged_view<> bags(offsets.data(), 1, ids.data(), 40);
+  const fixed_hotness_view<std::int64_t> one(ids.data(), 1, 1);
+  check("lookup", lookup(here, table, bags, combiner::sum, to));
+  check("lookup of one id", lookup(here, table, one, combiner::sum, to));
+  check("lookup, skip", lookup(here, table, bags, pooling{combiner::mean, bounds::skip}, to));
+  check("lookup, unchecked", lookup(here, table, bags, pooling{combiner::mean, bounds::assume_valid}, to));
+  check("lookup, default row",
+        lookup(here, table, jagged_view<>(offsets.data(), 1, ids.data(), 40),
+               pooling{combiner::sum, padding::id{3}, empty_bag::default_row{0}}, to));
+  check("lookup, concat", lookup(here, table, bags, combiner::concat, all));
+  check("lookup of codes", lookup(here, quantized, bags, combiner::sum, to));
+  check("gather", gather(here, table, ids, all));
+  check("fused_lookup", fused_lookup(here, table, bags, combiner::mean, to));
+  check("lookup of parts", lookup(here, partitioned_table(parts, partition_strategy::mod), bags,
+                                  combiner::sum, to));
+  check("weight_gradients", weight_gradients(here, table, bags, gradient, combiner::sum, dots));
+  check("update", update(here, bags, gradient, combiner::sum, sgd{}, table));
+  const auto resolved = resolve(here, table, bags, combiner::sum);
+  check("resolve", resolved ? status() : status(resolved.fault()));
+  const std::vector<jagged_view<>> batches(1, bags);
+  const std::vector<jagged_view<>> small(1, jagged_view<>(offsets.data(), 0, ids.data(), 0));
+  feature_group<> lookups;
+  lookups.add(table, combiner::sum);
+  check("lookup of a group", lookup(here, lookups, batches, to));
+  check("lookup of a group, few ids", lookup(here, lookups, small, matrix_view<float>(out.data(), 0, 4)));
+  feature_group<sgd> updates;
+  updates.add(table, combiner::sum);
+  check("update of a group", update(here, updates, batches, gradient, sgd{}));
+  partitioned_ids<std::int64_t> of_parts;
+  REQUIRE(partition(here, ids, 10, 1, partition_strategy::mod, of_parts).ok());
+  check("gather of parts", gather(here, parts, of_parts, all));
+  const index_t rows = weights.extent(0);
+  if (rows < 0) return;  // no matrix has as many rows
+  std::vector<float> floats(static_cast<std::size_t>(rows * 4));
+  check("quantize", quantize(here, matrix_view<const float>(floats.data(), rows, 4), quantized));
+  check("dequantize", dequantize(here, table, matrix_view(floats.data(), rows, 4)));
+}
+
+}  // namespace
+
+TEST_CASE("n10: a table without memory, or with a negative number of rows, is refused by every verb") {
+  std::vector<float> memory(10 * 5 * 4);
+  int verbs = 0;
+  with_every_verb(matrix_view<float>(memory.data(), 10, 4), [&](const char* verb, const status& s) {
+    CHECK_MESSAGE(s.ok(), verb, ": ", s.message());
+    ++verbs;
+  });
+  CHECK(verbs > 15);
+  const auto refused = [](const char* text) {
+    return [text](const char* verb, const status& s) {
+      CAPTURE(std::string(verb));
+      CHECK(s.code() == errc::shape_mismatch);
+      CHECK_MESSAGE(s.message().find(text) != std::string::npos, s.message());
+    };
+  };
+  with_every_verb(matrix_view<float>(nullptr, 10, 4), refused("table: data() must not be null"));
+  with_every_verb(matrix_view<float>(memory.data(), -10, 4), refused("table: rows() must not be negative"));
+  // Without rows, or without columns, there is nothing to read.
+  std::vector<float> out(4);
+  const std::vector<std::int64_t> offsets{0, 0}, ids{7};
+  const jagged_view<> empty(offsets.data(), 1, nullptr, 0);
+  CHECK(lookup(here, as_table(matrix_view<float>(nullptr, 0, 4)), empty, combiner::sum,
+               matrix_view(out.data(), 1, 4))
+            .ok());
+  CHECK(lookup(here, as_table(matrix_view<float>(nullptr, 10, 0)),
+               fixed_hotness_view<std::int64_t>(ids.data(), 1, 1), combiner::sum,
+               matrix_view<float>(nullptr, 1, 0))
+            .ok());
+}
+
+TEST_CASE("n10: parts that are not those of one table are refused") {
+  std::vector<float> memory(10 * 4), out(4);
+  const auto part = [&](float* first, index_t rows, index_t width) {
+    return const_table_view<f32_rows>(as_table(matrix_view<float>(first, rows, width)));
+  };
+  const std::vector<std::int64_t> ids{6};
+  const auto look = [&](const std::vector<const_table_view<f32_rows>>& parts) {
+    return lookup(here, partitioned_table(parts, partition_strategy::mod),
+                  fixed_hotness_view<std::int64_t>(ids.data(), 1, 1), combiner::sum,
+                  matrix_view(out.data(), 1, 4));
+  };
+  CHECK(look({part(memory.data(), 4, 4), part(memory.data(), 4, 4)}).ok());
+  for (const auto& second : {part(nullptr, 4, 4), part(memory.data(), 3, 4), part(memory.data(), -4, 4)}) {
+    const status s = look({part(memory.data(), 5, 4), second});
+    CHECK(s.code() == errc::shape_mismatch);
+    CHECK(s.place().table >= 0);
+  }
+  CHECK(look({part(memory.data(), 4, 4), part(memory.data(), 4, 3)}).place().table == 1);
+}
+
+namespace {
+
 // A compiler that takes the reads for those of a long reads once. One pointer is given twice, unseen by it.
 [[gnu::noinline]] index_t borders_around_a_store(const long long* offsets, long long* same) {
   const detail::bag_ranges ranges(detail::offset_ranges<long long>{offsets, -1, -1});

@@ -20,14 +20,16 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Ids [0, V) over parts of one format, V the sum of their rows.
 ///
-/// @pre     part p has part_rows(p, V, P) rows
+/// @pre     part p has part_rows(p, V, P) rows; verbs report shape_mismatch with the part where it has not
 /// @threads as its tables: concurrent lookups are safe
 template <RowFormat Format, class Strategy>
 class partitioned_table {
@@ -48,6 +50,29 @@ class partitioned_table {
   [[nodiscard]] const Format& format() const noexcept { return parts_[0].format(); }
   /// V
   [[nodiscard]] index_t rows() const noexcept { return rows_; }
+  /// Checks the parts: their memory, their numbers of rows, and that their rows have one width and stride.
+  ///
+  /// @cost    O(P)
+  /// @threads reentrant
+  /// @error   shape_mismatch with the part, in place of the table
+  [[nodiscard]] status validate() const {
+    const auto parts = static_cast<index_t>(parts_.size());
+    for (index_t p = 0; p < parts; ++p) {
+      const const_table_view<Format>& part = parts_[static_cast<std::size_t>(p)];
+      if (const status s = detail::check_source(part); !s) return s.in_table(p);
+      if (const status s = detail::expect_size(part.rows(), part_rows(p, rows_, parts),
+                                               "partitioned_table: part p must have part_rows(p, V, P) rows");
+          !s) {
+        return s.in_table(p);
+      }
+      if (part.format().width() != format().width() ||
+          part.format().stride_bytes() != format().stride_bytes()) {
+        return {
+            errc::shape_mismatch, "partitioned_table: parts must have one width and stride", {.table = p}};
+      }
+    }
+    return {};
+  }
 
   /// The addresses of n rows.
   template <class Id>

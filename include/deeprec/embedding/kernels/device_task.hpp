@@ -15,6 +15,7 @@
 #include <deeprec/embedding/kernels/device_rows.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/exec/device_fault.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -159,6 +160,13 @@ status device_shapes(const Bags& bags) {
       return {errc::shape_mismatch, "jagged_view: offsets must not be null"};
   }
   return {};
+}
+
+/// The same, and of the table.
+template <class Source, class Bags>
+status device_shapes(const Source& table, const Bags& bags) {
+  if (const status s = check_source(table); !s) return s;
+  return device_shapes(bags);
 }
 
 /// Sets the batch of a task.

@@ -1,7 +1,7 @@
 // A batch whose ids were checked and whose rows are known. Everything that reads ids goes through it:
 // lookups, gradients and updates; resolved_rows (resolve.hpp) is its public form.
 //
-//   open       checks the offsets, takes the source's guard
+//   open       checks the source and the offsets, takes the source's guard
 //   examine    positions [begin, end), on any thread: checks ids and weights, and locates rows that are not
 //              found by arithmetic
 //   admit      inserts the keys that were absent, where the caller asks for it
@@ -124,7 +124,7 @@ class resolution {
   /// Upper bound of addresses(), before open().
   [[nodiscard]] index_t most_addresses() const noexcept { return is_direct ? 0 : most_positions(bags_); }
 
-  /// Checks the offsets, which are read once. `admits`: absent keys are left to admit().
+  /// Checks the source and the offsets, which are read once. `admits`: absent keys are left to admit().
   status open(bool admits = false) {
     one_hot_ = bags_.is_one_hot();
     if (!one_hot_) {
@@ -136,6 +136,7 @@ class resolution {
       take_guard();
       return {};
     } else {
+      if (const status s = check_source(source_); !s) return s;
       return check_default_row(pooling_, source_.rows());
     }
   }

@@ -117,7 +117,7 @@ template <class Context, class Rows, class Out, MemorySpace OutSpace>
   using element = typename Source::format_type::element;
   using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), Out>;
   using rules = detail::rules_of<Pooling>;
-  if (const status s = detail::device_shapes(bags); !s) return s;
+  if (const status s = detail::device_shapes(table, bags); !s) return s;
   if (copies) {
     if (const status s = detail::expect_size(out.extent(0), bags.id_count(),
                                              "lookup: out.extent(0) must be the number of ids N");

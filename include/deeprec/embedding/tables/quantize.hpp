@@ -22,6 +22,7 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -54,6 +55,7 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
     return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
   }
   if (!source.valid()) return source.validate("quantize: source must not be null");
+  if (const status s = detail::check_source(table); !s) return s.in_operation("quantize");
   return detail::or_out_of_memory("quantize", [&] {
     return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table);
   });
@@ -95,6 +97,7 @@ template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, M
     return {errc::shape_mismatch, "dequantize: out.stride(0) must be at least out.extent(1)"};
   }
   if (!out.valid()) return out.validate("dequantize: out must not be null");
+  if (const status s = detail::check_source(table); !s) return s.in_operation("dequantize");
   return detail::or_out_of_memory("dequantize", [&] {
     return dequantize_on(ctx.backend(), ctx, const_table_view<Format, TableSpace>(table),
                          matrix_view<float, OutSpace>(out));

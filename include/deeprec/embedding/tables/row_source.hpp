@@ -13,6 +13,8 @@
 //   identity()           an address: sources with the same one have the same rows (feature_group)
 //   guard()              an object during whose lifetime no row moves (GuardedRowSource)
 //   for_each_row(f)      calls f(key, address of its row) for every row, for files (EnumerableRowSource)
+//
+// A source that is made of others may have validate(), a status of shape_mismatch where they don't fit.
 #pragma once
 
 #include <concepts>
@@ -87,5 +89,34 @@ concept EnumerableRowSource =
       source.for_each_row(f);
       { source.size() } -> std::convertible_to<index_t>;
     };
+
+namespace detail {
+
+/// Whether a table of that many rows of that width has memory.
+constexpr bool has_table_memory(const void* data, index_t rows, index_t width) noexcept {
+  return rows >= 0 && (data != nullptr || rows == 0 || width == 0);
+}
+/// The status of a table that has none.
+DEEPREC_APART inline status table_memory_fault(index_t rows) {
+  if (rows < 0) return {errc::shape_mismatch, "table: rows() must not be negative", {.value = rows}};
+  return {errc::shape_mismatch, "table: data() must not be null"};
+}
+
+/// Checks the rows of a source. Every verb that reads or writes rows calls it first.
+template <RowSource Source>
+DEEPREC_INLINE status check_source(const Source& source) {
+  if constexpr (requires { { source.validate() } -> std::convertible_to<status>; }) {
+    return source.validate();
+  } else if constexpr (DirectRowSource<Source>) {
+    if (!has_table_memory(source.data(), source.rows(), source.format().width())) [[unlikely]]
+      return table_memory_fault(source.rows());
+  } else if constexpr (BoundedRowSource<Source>) {
+    if (source.rows() < 0) [[unlikely]]
+      return table_memory_fault(source.rows());
+  }
+  return {};
+}
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

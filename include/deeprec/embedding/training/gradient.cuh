@@ -56,7 +56,7 @@ template <class Context, class Rows, MemorySpace Space>
   using element = typename Source::format_type::element;
   using rules = detail::rules_of<Pooling>;
   using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), const float>;
-  if (const status s = detail::device_shapes(bags); !s) return s;
+  if (const status s = detail::device_shapes(table, bags); !s) return s;
   if (const status s = detail::expect_size(static_cast<index_t>(out.size()), bags.id_count(),
                                            "weight_gradients: out.size() must be the number of ids N");
       !s) {

@@ -119,7 +119,7 @@ template <class Context, class Rows, class Optimizer, class Rounding, MemorySpac
       "deeprec::update: host memory given to a CUDA context. Fix: copy it to the device and use views "
       "with device_space.");
   using batch_task = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), float>;
-  if (const status s = detail::device_shapes(bags); !s) return s;
+  if (const status s = detail::device_shapes(table, bags); !s) return s;
   auto batch = detail::task_of<batch_task>(table, pooling, bags.weights() != nullptr);
   detail::set_bags(batch, bags);
   const bool fills = batch.empty == detail::when_empty::default_row;
