@@ -342,6 +342,88 @@ TEST_CASE("n10: parts that are not those of one table are refused") {
   CHECK(look({part(memory.data(), 4, 4), part(memory.data(), 4, 3)}).place().table == 1);
 }
 
+TEST_CASE("n11: a resolved batch counts its skipped ids once, and calls on threads may share a counter") {
+  std::vector<float> rows(40, 1.0F), out(16), g(16, 1.0F);
+  const auto table = as_table(matrix_view(rows.data(), 10, 4));
+  const std::vector<std::int64_t> ids{99, 1, 2, 99, 99, 99, -1, 99};  // six of them are bad
+  const fixed_hotness_view<std::int64_t> bags(ids.data(), 4, 2);
+  const matrix_view<const float> gradient(g.data(), 4, 4);
+  index_t skipped = 0;
+  const auto how = pooling{combiner::sum, bounds::skip(skipped)};
+  {
+    const auto resolved = resolve(here, table, bags, how);
+    REQUIRE(resolved.ok());
+    CHECK(skipped == 6);
+    CHECK(lookup(here, resolved.value(), matrix_view(out.data(), 4, 4)).ok());
+    CHECK(update(here, resolved.value(), gradient, sgd{}).ok());
+    sparse_gradient sparse;
+    CHECK(row_gradients(here, resolved.value(), gradient, sparse).ok());
+    CHECK(skipped == 6);
+  }
+  // A call that fails counts nothing; every other call that resolves the batch itself counts it.
+  skipped = 0;
+  CHECK_FALSE(lookup(here, table, bags, how, matrix_view(out.data(), 3, 4)).ok());
+  CHECK(skipped == 0);
+  CHECK(lookup(here, table, bags, how, matrix_view(out.data(), 4, 4)).ok());
+  CHECK(skipped == 6);
+  CHECK(update(here, bags, gradient, how, sgd{}, table).ok());
+  CHECK(skipped == 12);
+
+  feature_group<sgd> group;
+  group.add(table, how);
+  group.add(table, how);
+  skipped = 0;
+  const std::vector<std::int64_t> offsets{0, 2, 4, 6, 8};
+  const std::vector<jagged_view<>> batches(2, jagged_view<>(offsets.data(), 4, ids.data(), 8));
+  std::vector<float> both(32), of_both(32, 1.0F);
+  {
+    const auto resolved = resolve(here, group, batches);
+    REQUIRE(resolved.ok());
+    CHECK(skipped == 12);
+    CHECK(lookup(here, resolved.value(), matrix_view(both.data(), 4, 8)).ok());
+    CHECK(update(here, resolved.value(), matrix_view<const float>(of_both.data(), 4, 8), sgd{}).ok());
+    CHECK(skipped == 12);
+  }
+  skipped = 0;
+  CHECK(lookup(here, group, batches, matrix_view(both.data(), 4, 8)).ok());
+  CHECK(update(here, group, batches, matrix_view<const float>(of_both.data(), 4, 8), sgd{}).ok());
+  CHECK(skipped == 24);
+
+  deeprec_test::hashed_table<f32_rows> keyed(f32_rows(4), [](std::uint64_t, float* v) { v[0] = 1; });
+  const deeprec_test::hashed_rows<f32_rows> source(keyed);
+  const std::vector<std::uint64_t> keys{1, 2};
+  skipped = 0;
+  {
+    const auto resolved =
+        resolve(here, source, fixed_hotness_view<std::uint64_t>(keys.data(), 1, 2), how);
+    REQUIRE(resolved.ok());
+    CHECK(lookup(here, resolved.value(), matrix_view(out.data(), 1, 4)).ok());
+    CHECK(skipped == 2);
+  }
+
+  // On two threads: lookups of one resolved batch, and lookups that share a counter.
+  skipped = 0;
+  const auto resolved = resolve(here, table, bags, how);
+  REQUIRE(resolved.ok());
+  const auto on_two_threads = [](const auto& call) {
+    const auto repeat = [&] {
+      inline_executor mine;
+      std::vector<float> to(16);
+      for (int i = 0; i < 200; ++i) {
+        if (!call(mine, matrix_view(to.data(), 4, 4)).ok()) return;
+      }
+    };
+    std::thread one(repeat), two(repeat);
+    one.join();
+    two.join();
+  };
+  on_two_threads([&](auto& on, const auto& to) { return lookup(on, resolved.value(), to); });
+  CHECK(skipped == 6);
+  skipped = 0;
+  on_two_threads([&](auto& on, const auto& to) { return lookup(on, table, bags, how, to); });
+  CHECK(skipped == 2 * 200 * 6);
+}
+
 namespace {
 
 // A compiler that takes the reads for those of a long reads once. One pointer is given twice, unseen by it.

@@ -68,7 +68,11 @@ namespace bounds {
 /// The call fails and reports the first bad id. On the host nothing is written; on a device the bad bag
 /// becomes zeros and the executor's synchronize() reports the id.
 struct check_t {};
-/// The id counts as absent, as if the bag did not hold it; the number of such ids is added to *skipped.
+/// The id counts as absent, as if the bag did not hold it. The number of such ids in a batch is added to
+/// *skipped once each time that the batch is resolved: by resolve, or by a lookup, update or row_gradients
+/// that is given table and batch (on a device at synchronize()). Verbs add nothing for rows that were
+/// resolved before; weight_gradients adds nothing, nor does a call that fails. The addition is atomic: calls
+/// on several threads may share a counter, which is read when they have returned.
 struct skip_t {
   index_t* skipped = nullptr;
   constexpr skip_t operator()(index_t& counter) const noexcept { return {&counter}; }

@@ -237,7 +237,10 @@ class cuda_workspace {
     is_polling_ = false;
     known_ = {};
     for (std::size_t i = 0; i < counted_.size(); ++i) {
-      if (read.skipped[i] != 0) *counted_[i].where += static_cast<index_t>(read.skipped[i]);
+      // Another stream may add to it at the same time.
+      if (read.skipped[i] != 0) {
+        __atomic_fetch_add(counted_[i].where, static_cast<index_t>(read.skipped[i]), __ATOMIC_RELAXED);
+      }
       if (!counted_[i].captured) counted_[i].where = nullptr;  // captured work keeps its counter
     }
     return read.fault.as_status();

@@ -408,7 +408,7 @@ status partition_on(host_backend, const Context& ctx, array_view<const Id, Space
   }
   [[maybe_unused]] const index_t placed = detail::partition_ids(ctx, ids, rows, parts, strategy, out);
   if constexpr (std::is_same_v<Bounds, bounds::skip_t>) {
-    if (bounds.skipped != nullptr) *bounds.skipped += ids.size() - placed;
+    detail::add_skipped(bounds.skipped, ids.size() - placed);
   }
   return {};
 }

@@ -84,8 +84,11 @@ template <class Context, class Optimizer, BagBatch Bags, class Out, class Roundi
   const status s = detail::or_out_of_memory("resolve", [&] {
     rows.emplace(group, bags, ctx.memory);
     return detail::with_erased(ctx, [&](const detail::erased_context& erased) {
-      return rows->batches().resolve(erased, bags, std::is_same_v<Mode, keys::find_or_insert_t>,
-                                     [&](std::size_t t) { return group.parts()[t]->check_policies(); });
+      const status resolved =
+          rows->batches().resolve(erased, bags, std::is_same_v<Mode, keys::find_or_insert_t>,
+                                  [&](std::size_t t) { return group.parts()[t]->check_policies(); });
+      if (resolved) rows->batches().count_skipped_once();
+      return resolved;
     });
   });
   return s ? result_type(std::move(*rows)) : result_type(s);

@@ -142,6 +142,11 @@ index_t* skip_counter_of(const Pooling& pooling) noexcept {
   }
 }
 
+/// Adds to the counter of a policy `skip`, null when there is none. Calls on other threads may share it.
+inline void add_skipped(index_t* counter, index_t count) noexcept {
+  if (counter != nullptr && count != 0) __atomic_fetch_add(counter, count, __ATOMIC_RELAXED);
+}
+
 /// The cap on a row's norm; 0 when there is none.
 template <class Pooling>
 constexpr float max_norm_of(const Pooling& pooling) {

@@ -115,7 +115,7 @@ class resolution {
   static constexpr bool examines = checks || !is_direct;
 
   resolution(const Source& source, const Bags& bags, const Pooling& pooling)
-      : source_(source), bags_(bags), pooling_(pooling) {}
+      : source_(source), bags_(bags), pooling_(pooling), skipped_(skip_counter_of(pooling)) {}
 
   [[nodiscard]] const Source& source() const noexcept { return source_; }
   [[nodiscard]] const Bags& bags() const noexcept { return bags_; }
@@ -255,18 +255,24 @@ class resolution {
     return static_cast<index_t>(id_number(bags_.ids()[position]));
   }
 
-  /// Adds the ids that the policy `skip` left out to its counter.
+  /// Adds the ids that the policy `skip` leaves out to its counter.
   void count_skipped() const noexcept {
-    index_t* const counter = skip_counter_of(pooling_);
-    if (counter == nullptr) return;
+    if (skipped_ == nullptr) return;
+    index_t count = 0;
     for (index_t k = first(); k < first() + positions_; ++k) {
       if constexpr (is_keyed) {
-        *counter += addresses_[k - first()] == nullptr && !is_left_out(k) ? 1 : 0;
+        count += addresses_[k - first()] == nullptr && !is_left_out(k) ? 1 : 0;
       } else {
         const auto id = id_number(bags_.ids()[k]);
-        *counter += is_stray_id<Pooling>(id, source_.rows(), padding_of(pooling_)) ? 1 : 0;
+        count += is_stray_id<Pooling>(id, source_.rows(), padding_of(pooling_)) ? 1 : 0;
       }
     }
+    add_skipped(skipped_, count);
+  }
+  /// The same, for rows that are kept: verbs that take them later count nothing.
+  void count_skipped_once() noexcept {
+    count_skipped();
+    skipped_ = nullptr;
   }
 
  private:
@@ -329,6 +335,7 @@ class resolution {
   Source source_;
   Bags bags_;
   Pooling pooling_;
+  index_t* skipped_;  // null: not counted, or counted before
   index_t positions_ = 0;
   bool one_hot_ = false;
   bool admits_ = false;

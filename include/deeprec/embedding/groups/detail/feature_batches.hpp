@@ -199,6 +199,11 @@ class feature_batches {
     return opened;
   }
 
+  /// For batches that are kept: verbs that take them later count nothing.
+  void count_skipped_once() noexcept {
+    for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].count_skipped_once();
+  }
+
   /// Pools every batch to its output.
   status pool(const erased_context& ctx, std::pmr::memory_resource* memory,
               std::span<const matrix_view<Out>> outs) const {

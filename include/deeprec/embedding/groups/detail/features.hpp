@@ -118,6 +118,7 @@ class feature_batch {
   virtual void add_to(backward_pass& pass, const erased_context& ctx,
                       matrix_view<const float> gradient) const = 0;
   virtual void count_skipped() const = 0;
+  virtual void count_skipped_once() noexcept = 0;
 
  protected:
   index_t positions_ = 0;
@@ -193,6 +194,7 @@ class feature_batch_of final : public feature_batch<Out> {
     pass.add(ctx, rows_, gradient);
   }
   void count_skipped() const override { rows_.count_skipped(); }
+  void count_skipped_once() noexcept override { rows_.count_skipped_once(); }
 
  private:
   resolution_type rows_;
