@@ -424,6 +424,23 @@ TEST_CASE("n11: a resolved batch counts its skipped ids once, and calls on threa
   CHECK(skipped == 2 * 200 * 6);
 }
 
+TEST_CASE("n12: a batch without ids over a keyed source has a table of 64 entries") {
+  CHECK(detail::key_entries(0) == 64);
+  for (index_t n = 1; n < 2000; ++n) {
+    const std::size_t entries = detail::key_entries(n);
+    CHECK((entries & (entries - 1)) == 0);
+    CHECK(entries >= (std::max<std::size_t>)(64, 2 * static_cast<std::size_t>(n)));
+    CHECK((entries == 64 || entries <= 4 * static_cast<std::size_t>(n)));
+  }
+  deeprec_test::hashed_table<f32_rows> table(f32_rows(4), [](std::uint64_t, float* v) { v[0] = 1; });
+  const deeprec_test::hashed_rows<f32_rows> source(table);
+  const std::vector<std::int64_t> offsets{0, 0};
+  const std::vector<float> g = floats({1, 1, 1, 1});
+  const jagged_view<std::uint64_t> bags(offsets.data(), 1, nullptr, 0);
+  CHECK(update(here, bags, matrix_view<const float>(g.data(), 1, 4), combiner::sum, sgd{}, source).ok());
+  CHECK(table.size() == 0);
+}
+
 namespace {
 
 // A compiler that takes the reads for those of a long reads once. One pointer is given twice, unseen by it.

@@ -21,10 +21,10 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline nam
 /// The most keys that the table's numbers can count.
 inline constexpr index_t most_keys = index_t{(std::numeric_limits<std::uint32_t>::max)()} - 1;
 
-/// The entries of a table for n keys; all are 0 at first.
+/// The entries of a table for n keys, n >= 0, 64 at least; all are 0 at first.
 inline std::size_t key_entries(index_t n) noexcept {
-  return std::size_t{1} << (std::max)(
-             6, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(2 * n - 1))));
+  const auto most = static_cast<std::uint64_t>(2 * (std::max)(n, index_t{1}) - 1);
+  return std::size_t{1} << (std::max)(6, static_cast<int>(std::bit_width(most)));
 }
 
 /// Keys has these members:
