@@ -58,7 +58,8 @@ concept ResolvingRowSource =
     };
 
 /// A source of rows with keys: find(keys, n, addresses) writes n row addresses, null for a key that it does
-/// not hold. Called from several threads at once. Every key is valid.
+/// not hold. Called from several threads at once. Every key is valid. Different keys must have different
+/// rows, apart from default_row(): update makes one step for each key, on several threads.
 template <class S, class Key>
 concept KeyedRowSource = RowSource<S> && !BoundedRowSource<S> &&
                          requires(const S& source, const Key* keys, index_t n, const std::byte** addresses) {
