@@ -1,9 +1,9 @@
 set(same_code "slow to compile, and no code that other units of the layer do not run")
 deeprec_not_in("asan tsan aarch64" "${same_code}" migration_test quantized_int8_f16_test update_oracles_test update_optimizers_test
-               fp8_rows_test device_pool_test device_stages_test device_update_test quantized_int8_test)
+               fp8_rows_test device_pool_test device_stages_test device_update_test quantized_int8_test row_widths_test)
 deeprec_not_in(release "slow to compile; the extended lane runs them" migration_test quantized_int8_f16_test quantized_int8_test update_oracles_test
                update_optimizers_test fp8_rows_test device_pool_test device_stages_test device_update_test lookup_policies_test feature_group_test
-               split_rows_test separate_state_test memory_of_verbs_test stages_test)
+               split_rows_test separate_state_test memory_of_verbs_test stages_test row_widths_test)
 deeprec_not_in("asan tsan" "${same_code}" lookup_policies_test feature_group_test split_rows_test separate_state_test backward_test)
 deeprec_not_in(tsan "no data that threads share but those of lookup_test, update_test, resolve_test and partition_test"
                stages_test table_file_test quantized_int4_test sparse_segment_test memory_of_verbs_test jagged_batch_test)

@@ -204,26 +204,27 @@ TEST_CASE("resolve: an output of another shape is refused, nothing is written") 
 }
 
 TEST_CASE("resolve: each id is read once in resolve and once in pooling, and not again for a second update") {
+  constexpr index_t columns = 16;  // one panel in every region: pooling reads the ids once for each
   std::vector<counted_id> ids(200);
   for (std::size_t k = 0; k < ids.size(); ++k) ids[k].number = static_cast<std::int64_t>(k * 7 % 50);
-  dense_table<f32_rows> table(50, f32_rows(width, {.state_floats = width}));
+  dense_table<f32_rows> table(50, f32_rows(columns, {.state_floats = columns}));
   inline_executor here;
   table.initialize(here, row_init::zeros{});
   const fixed_hotness_view<counted_id> batch(ids.data(), 40, 5);
-  std::vector<float> out(40 * width);
-  const matrix_view<float> to(out.data(), 40, width);
+  std::vector<float> out(40 * columns);
+  const matrix_view<float> to(out.data(), 40, columns);
   auto found = resolve(here, table.view(), batch, combiner::sum);
   REQUIRE(found.ok());
   CHECK(reads_of([&] { REQUIRE(resolve(here, table.view(), batch, combiner::sum).ok()); }) == 200);
   CHECK(reads_of([&] { REQUIRE(lookup(here, found.value(), to).ok()); }) == 200);
   CHECK(reads_of([&] { REQUIRE(lookup(here, table.view(), batch, combiner::sum, to).ok()); }) == 400);
   const auto of_update = [&] {
-    REQUIRE(update(here, found.value(), matrix_view<const float>(out.data(), 40, width), sgd{}).ok());
+    REQUIRE(update(here, found.value(), matrix_view<const float>(out.data(), 40, columns), sgd{}).ok());
   };
   CHECK(reads_of(of_update) > 0);
   CHECK(reads_of(of_update) == 0);
   const auto with_other_optimizer = [&] {
-    REQUIRE(update(here, found.value(), matrix_view<const float>(out.data(), 40, width), adagrad{}).ok());
+    REQUIRE(update(here, found.value(), matrix_view<const float>(out.data(), 40, columns), adagrad{}).ok());
   };
   CHECK(reads_of(with_other_optimizer) == 0);
 }

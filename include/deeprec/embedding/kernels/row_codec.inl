@@ -193,12 +193,18 @@ DEEPREC_INLINE void for_each_vector(const Args& args, const std::byte* row, cons
     for (index_t c = 0; c < whole; c += lanes) {
       use(multiply_add(codec.load_codes_at(from, c), scale, bias), c, lanes);
     }
-    if (n > 0) {
+    if (whole < args.width) {
+      const int n = static_cast<int>(args.width - whole);
+      const auto rest = row_codec<Element>::of(args, whole, n);
       const vector_f32 codes = rest.load_first_codes_at(rest.begin_of(row), n);
       use(keep_first(multiply_add(codes, scale, bias), n), whole, n);  // code 0 is the bias
     }
   } else {
     for (index_t c = 0; c < whole; c += lanes) use(codec.load_at(from, c), c, lanes);
-    if (n > 0) use(rest.load_first_at(rest.begin_of(row), n), whole, n);
+    if (whole < args.width) {
+      const int n = static_cast<int>(args.width - whole);
+      const auto rest = row_codec<Element>::of(args, whole, n);
+      use(rest.load_first_at(rest.begin_of(row), n), whole, n);
+    }
   }
 }

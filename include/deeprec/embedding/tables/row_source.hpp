@@ -93,27 +93,29 @@ concept EnumerableRowSource =
 
 namespace detail {
 
-/// Checks the memory of a table of that many rows.
-inline status check_table_memory(const void* data, index_t rows, index_t row_bytes) {
+/// Whether a table of that many rows of that width has memory.
+constexpr bool has_table_memory(const void* data, index_t rows, index_t width) noexcept {
+  return rows >= 0 && (data != nullptr || rows == 0 || width == 0);
+}
+/// The status of a table that has none.
+DEEPREC_APART inline status table_memory_fault(index_t rows) {
   if (rows < 0) return {errc::shape_mismatch, "table: rows() must not be negative", {.value = rows}};
-  if (data == nullptr && rows > 0 && row_bytes > 0) {
-    return {errc::shape_mismatch, "table: data() must not be null"};
-  }
-  return {};
+  return {errc::shape_mismatch, "table: data() must not be null"};
 }
 
 /// Checks the rows of a source. Every verb that reads or writes rows calls it first.
 template <RowSource Source>
-status check_source(const Source& source) {
+DEEPREC_INLINE status check_source(const Source& source) {
   if constexpr (requires { { source.validate() } -> std::convertible_to<status>; }) {
     return source.validate();
   } else if constexpr (DirectRowSource<Source>) {
-    return check_table_memory(source.data(), source.rows(), source.format().row_bytes());
+    if (!has_table_memory(source.data(), source.rows(), source.format().width())) [[unlikely]]
+      return table_memory_fault(source.rows());
   } else if constexpr (BoundedRowSource<Source>) {
-    return check_table_memory(nullptr, source.rows(), 0);
-  } else {
-    return {};
+    if (source.rows() < 0) [[unlikely]]
+      return table_memory_fault(source.rows());
   }
+  return {};
 }
 
 }  // namespace detail

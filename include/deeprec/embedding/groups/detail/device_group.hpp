@@ -95,9 +95,8 @@ status make_entry(const device_feature<Bags, Out>& feature, const Bags& bags,
   }
   if (feature.rules.clips() && !(feature.task.max_norm > 0.0F))
     return {errc::invalid_value, "pooling: max_norm must be above 0"};
-  if (const status s = check_table_memory(feature.task.table, feature.task.rows, feature.task.width); !s) {
-    return s;
-  }
+  if (!has_table_memory(feature.task.table, feature.task.rows, feature.task.width))
+    return table_memory_fault(feature.task.rows);
   if (const status s = device_shapes(bags); !s) return s;
   if (feature.task.empty == when_empty::default_row) {
     if (const status s = check_default_row_id(feature.task.default_row, feature.task.rows); !s) return s;
