@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <new>
 #include <span>
 #include <string>
@@ -15,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
@@ -188,6 +191,64 @@ TEST_CASE("trace_recorder: a span that was refused when it was added is not in t
     for (const trace_span& s : spans) seen += std::string(s.name) + std::to_string(s.end);
     return seen + json;
   });
+}
+
+TEST_CASE("batch_reader: where memory is refused, the rows before that are delivered") {
+  std::string text;
+  for (int i = 0; i < 50; ++i) {
+    text += i % 2 == 0 ? "1" : "0";
+    for (int k = 0; k < i % 7; ++k) text += ' ' + std::to_string(i * 10 + k) + ":0.5";
+    text += '\n';
+  }
+  text += "1 no line\n";
+  const std::string path = "/tmp/deeprec_heap_refusals_" + std::to_string(::getpid()) + ".libsvm";
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  REQUIRE(file != nullptr);
+  REQUIRE(std::fwrite(text.data(), 1, text.size(), file) == text.size());
+  std::fclose(file);
+  // The fault is reported by every further call; the rows before it are delivered, and no others.
+  const auto rows_of = [&](long granted) {
+    std::vector<std::int64_t> seen;
+    left_to_grant = granted;
+    std::vector<batch_reader<libsvm_format, inline_executor>> reader;
+    reader.reserve(1);
+    until_granted([&] {
+      auto made = read_files(here, libsvm_format{}, {path});
+      if (made) reader.push_back(std::move(made).or_throw());
+      return made.code();
+    });
+    sparse_batch batch;
+    bool failed = false;
+    for (int b = 0; b < 8; ++b) {
+      granted_news = left_to_grant;
+      const result<index_t> rows = reader[0].next(batch, 12);
+      left_to_grant = granted_news.exchange(-1);
+      const errc refused = rows.code();
+      CHECK((rows.ok() || refused == errc::out_of_memory || refused == errc::parse_error));
+      CHECK((!failed || !rows.ok()));
+      failed = !rows.ok();
+      CHECK(batch.rows() == (failed ? 0 : rows.value()));
+      if (batch.rows() == 0) continue;
+      const auto bags = batch.feature(0);
+      for (index_t r = 0; r < batch.rows(); ++r) {
+        seen.push_back(static_cast<std::int64_t>(batch.labels()[static_cast<std::size_t>(r)]));
+        for (index_t k = bags.ranges().begin(r); k < bags.ranges().end(r); ++k) seen.push_back(bags.ids()[k]);
+      }
+    }
+    return seen;
+  };
+  const std::vector<std::int64_t> expected = rows_of(-1);
+  bool refused = true;
+  for (long n = 0; refused; ++n) {
+    REQUIRE(n < 10'000);
+    const std::vector<std::int64_t> made = rows_of(n);
+    refused = std::exchange(left_to_grant, -1) < 0;
+    CAPTURE(n);
+    REQUIRE(made.size() <= expected.size());
+    CHECK(std::equal(made.begin(), made.end(), expected.begin()));
+    if (!refused) CHECK(made == expected);
+  }
+  ::unlink(path.c_str());
 }
 
 TEST_CASE("table files: a save and a load that were refused memory leave everything as it was") {
