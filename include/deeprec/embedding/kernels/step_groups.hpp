@@ -74,8 +74,8 @@ status check_state_of(const Format& format) noexcept {
         owner == optimizer_name<Optimizer>) {
       return {};
     }
-    return {errc::unsupported, "update: the state of the rows must be the optimizer's (format().state_owner() is "
-                               "another one)"};
+    return {errc::unsupported,
+            "update: the state of the rows must be the optimizer's (format().state_owner() is another one)"};
   }
   return {errc::shape_mismatch,
           "update: the rows must have room for the optimizer's state: dense_table(rows, width, "
