@@ -178,6 +178,31 @@ TEST_CASE("step_graph: an op that was refused when it was added is not in the gr
   });
 }
 
+TEST_CASE("flat_graph_builder: an op that was refused when it was added is not in the graph") {
+  refuse_each([&] {
+    flat_graph_builder builder;
+    const std::string long_name = "an op with a name of some length, ";
+    for (int i = 0; i < 5; ++i) {
+      until_granted([&] {
+        builder.add({.name = long_name + std::to_string(i),
+                     .kind = i == 2 ? op_kind::stage : op_kind::plain,
+                     .place = i == 3 ? op_place::device : op_place::any,
+                     .cost = static_cast<double>(i),
+                     .stage = i == 2 ? "a stage with a name of some length" : ""});
+      });
+      if (i > 0) until_granted([&] { builder.connect(i - 1, 0, i, 0, 8); });
+    }
+    const flat_graph g = builder.build().or_throw();
+    std::string seen;
+    for (index_t v = 0; v < g.size(); ++v) {
+      seen += std::string(g.name(v)) + ' ' + std::to_string(static_cast<int>(g.kind(v))) + ' ' +
+              std::to_string(static_cast<int>(g.place(v))) + ' ' + std::to_string(g.cost(v)) + ' ' +
+              std::to_string(g.out_end(v)) + '\n';
+    }
+    return seen + std::string(g.stage_of(2));
+  });
+}
+
 TEST_CASE("trace_recorder: a span that was refused when it was added is not in the trace") {
   refuse_each([&] {
     trace_recorder recorder({.threads = 1, .spans = 4});
