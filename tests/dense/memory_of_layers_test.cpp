@@ -1,5 +1,5 @@
-// Who asks the context's memory resource in dense layers: the caller's thread, in no parallel body; and what they do
-// when it refuses, and when they are called again after that.
+// Who asks the context's memory resource in dense layers: the caller's thread, in no parallel body; and what
+// they do when it refuses, and when they are called again after that.
 #include <doctest/doctest.h>
 
 #include <vector>

@@ -1,6 +1,6 @@
-// Objects that remember: built or called while one allocation is refused, the first, the second, ... in turn. The
-// call that was refused is made again, and the result is that of an object that was never refused. operator new
-// is replaced, so this is a program of its own.
+// Objects that remember: built or called while one allocation is refused, the first, the second, ... in turn.
+// The call that was refused is made again, and the result is that of an object that was never refused.
+// operator new is replaced, so this is a program of its own.
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -149,7 +149,8 @@ TEST_CASE("step_graph: an op that was refused when it was added is not in the gr
     });
     std::vector<value<long>> all, staged;
     until_granted([&] {
-      one = g.add<long>("more, under a name of some length", [](const long& in, long& it) { it = in + 1; }, read);
+      one = g.add<long>(
+          "more, under a name of some length", [](const long& in, long& it) { it = in + 1; }, read);
     });
     all = {read, one, read};
     until_granted([&] { staged = g.stage("a stage with a name of some length", all); });
@@ -278,7 +279,8 @@ TEST_CASE("batch_reader: where memory is refused, the rows before that are deliv
 
 TEST_CASE("table files: a save and a load that were refused memory leave everything as it was") {
   const std::string path = "/tmp/deeprec_heap_refusals_" + std::to_string(::getpid()) + ".drt";
-  dense_table<f32_rows> table(20, 4, std::pmr::new_delete_resource()), back(20, 4, std::pmr::new_delete_resource());
+  dense_table<f32_rows> table(20, 4, std::pmr::new_delete_resource());
+  dense_table<f32_rows> back(20, 4, std::pmr::new_delete_resource());
   table.initialize(here, row_init::uniform{.seed = 1});
   refuse_each([&] {
     back.initialize(here, row_init::zeros{});
@@ -304,7 +306,8 @@ TEST_CASE("n05: name_rows returns that memory was refused, and names the rows wh
   using table_type = hashed_table<f32_rows>;
   const auto value_of = [](std::uint64_t key, float* values) { values[0] = static_cast<float>(key); };
   const std::vector<std::uint64_t> keys{3, 1, 2};
-  table_type table(f32_rows(1), value_of), back(f32_rows(1), [](std::uint64_t, float* values) { values[0] = 0; });
+  table_type table(f32_rows(1), value_of);
+  table_type back(f32_rows(1), [](std::uint64_t, float* values) { values[0] = 0; });
   REQUIRE(table.insert(keys.data(), 3).ok());
   REQUIRE(back.insert(keys.data(), 3).ok());
   const hashed_rows<f32_rows> from(table), to(back);

@@ -36,8 +36,8 @@ DEEPREC_HD constexpr bool fits_memory(index_t count, std::size_t element_bytes) 
   return count <= (most_size - 1) / static_cast<index_t>(element_bytes);
 }
 
-/// Makes room for one more element, so that push_back needs no memory: for objects that change several lists, or
-/// none.
+/// Makes room for one more element, so that push_back needs no memory: for objects that change several lists,
+/// or none.
 template <class List>
 void make_room(List& list) {
   if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
