@@ -4,6 +4,7 @@
 //      └─> layer 1 ──>└─> layer 2 ──>└─> ...       layer: y = x * (W y + b) + y, from y = x on
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include <deeprec/core/random.hpp>
@@ -24,6 +25,7 @@ class cross_stack {
   [[nodiscard]] matrix_view<float> parameters() { return {parameters_.data(), 1, layers_ * layer_floats()}; }
   /// Of the optimizer: one row.
   [[nodiscard]] matrix_view<float> state() { return {state_.data(), 1, layers_ * layer_floats()}; }
+  [[nodiscard]] static constexpr std::string_view state_owner() { return deeprec::adagrad::name; }
   [[nodiscard]] matrix_view<const float> output() const { return outputs_.back(); }
   [[nodiscard]] matrix_view<const float> input_gradient() const { return input_gradient_; }
 

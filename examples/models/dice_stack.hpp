@@ -6,6 +6,7 @@
 // prediction takes the averages.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include <deeprec/core/random.hpp>
@@ -26,6 +27,7 @@ class dice_stack {
   [[nodiscard]] matrix_view<float> parameters() { return as_row(parameters_); }
   /// Of the optimizer: one row.
   [[nodiscard]] matrix_view<float> state() { return as_row(state_); }
+  [[nodiscard]] static constexpr std::string_view state_owner() { return deeprec::adagrad::name; }
   /// The running means and variances, as one row.
   [[nodiscard]] matrix_view<float> averages() { return as_row(averages_); }
   [[nodiscard]] matrix_view<const float> output() const { return outputs_.back(); }

@@ -8,7 +8,7 @@
 namespace ctr {
 
 table_type make_table(const step_context& on, index_t rows, index_t width, float bound, std::uint64_t seed) {
-  table_type made(rows, deeprec::f32_rows(width, {.state_floats = 1}));
+  table_type made(rows, width, deeprec::state_of<deeprec::rowwise_adagrad>);
   if (bound == 0) {
     made.initialize(on, deeprec::row_init::zeros{});
   } else {

@@ -1,4 +1,5 @@
-// Who asks the context's memory resource in dense layers: the caller's thread, in no parallel body.
+// Who asks the context's memory resource in dense layers: the caller's thread, in no parallel body; and what
+// they do when it refuses, and when they are called again after that.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -6,6 +7,7 @@
 #include <deeprec/dense/dot_interaction.hpp>
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/mlp.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/adagrad.hpp>
 
 #include "dense/support.hpp"
@@ -53,6 +55,72 @@ TEST_CASE("dense layers: memory is asked for by the caller's thread, and in no p
                   .ok());
       CHECK(memory.allocations > 0);
       CHECK(memory.misplaced == 0);
+    }
+  }
+}
+
+TEST_CASE("dense layers: a call whose memory was refused is made again, with the bits of one that was not") {
+  const inline_executor here;
+  const index_t batch = 40;
+  const std::vector<float> values(static_cast<std::size_t>(batch * 13), 0.25F);
+  const std::vector<float> ones(static_cast<std::size_t>(batch), 1.0F);
+  const matrix_view<const float> labels(ones.data(), batch, 1);
+  for (const bool narrow : {false, true}) {
+    CAPTURE(narrow);
+    mlp_precision how;
+    if (narrow) how.math = gemm_math::forced_bf16;
+    // Two steps, in which the n-th allocation is refused; negative: none is.
+    const auto trained = [&](long n, bool& refused) {
+      allowance shared;
+      failing_resource memory(shared);
+      std::vector<float> weights;
+      {
+        context ctx(here);
+        ctx.memory = &memory;
+        mlp<> tower({13, 50, 20, 1}, mlp_output::linear, counter_rng(7), weight_init::he, 0, &memory, how);
+        std::vector<float> gradient(ones.size());
+        const matrix_view<float> out(gradient.data(), batch, 1);
+        double loss = 0;
+        long left = n;
+        const auto again = [&](const auto& call) {
+          if (left >= 0) shared.left = left;
+          const long before = memory.granted;
+          status s = call();
+          shared.left = allowance::unlimited;
+          if (left >= 0) left -= memory.granted - before;
+          if (s.code() == errc::out_of_memory && shared.refused > 0 && !refused) {
+            refused = true;
+            left = -1;
+            s = call();
+          }
+          REQUIRE_MESSAGE(s.ok(), s.message());
+        };
+        for (int step = 0; step < 2; ++step) {
+          again([&] { return tower.forward(ctx, matrix_view<const float>(values.data(), batch, 13)); });
+          again([&] { return logistic_loss_forward(ctx, tower.output(), labels, loss); });
+          again([&] { return logistic_loss_backward(ctx, tower.output(), labels, out); });
+          again([&] { return tower.backward(ctx, matrix_view<const float>(out)); });
+          again([&] { return tower.step(ctx, adagrad{}); });
+        }
+        const matrix_view<float> all = tower.parameters();
+        weights.assign(all.data_handle(), all.data_handle() + all.extent(1));
+        weights.insert(weights.end(), tower.state().data_handle(),
+                       tower.state().data_handle() + tower.state().extent(1));
+      }
+      CHECK(memory.held == 0);
+      return weights;
+    };
+    bool none = false;
+    const std::vector<float> expected = trained(-1, none);
+    for (long n = 0;; ++n) {
+      CAPTURE(n);
+      REQUIRE(n < 1000);
+      bool refused = false;
+      CHECK(trained(n, refused) == expected);
+      if (!refused) {
+        CHECK(n > 0);
+        break;
+      }
     }
   }
 }

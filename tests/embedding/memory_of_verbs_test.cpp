@@ -1,5 +1,5 @@
-// Every verb that allocates or grows an output: what it does when memory is refused and when it is then called
-// again, who asks for the memory, and what it returns when the output owns an input.
+// Every verb that allocates or grows an output: what it does when memory is refused and when it is then
+// called again, who asks for the memory, and what it returns when the output owns an input.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -261,8 +261,8 @@ struct resolved_table : trained_tables {
     ctx.memory = memory;
     resolved.emplace(resolve(ctx, tables[0].view(), given().batch(), combiner::mean).or_throw());
   }
-  std::optional<resolved_rows<table_view<f32_rows>, jagged_view<>, decltype(detail::as_pooling(combiner::mean))>>
-      resolved;
+  using means = decltype(detail::as_pooling(combiner::mean));
+  std::optional<resolved_rows<table_view<f32_rows>, jagged_view<>, means>> resolved;
 };
 /// The same, for features.
 struct resolved_group : trained_tables {

@@ -417,6 +417,21 @@ TEST_CASE("table_file: the format of version 1 does not change unnoticed") {
   CHECK(hash_bytes(file) == 0x71ef72bea2d8afa8);
 }
 
+TEST_CASE("table_file: the format of version 2, with owners of states, does not change unnoticed") {
+  if (std::endian::native != std::endian::little) return;
+  const folder here;
+  dense_table<f32_rows> table(2, f32_rows(2, {.state_floats = 1, .state_owner = "rowwise_adagrad"}));
+  for (index_t r = 0; r < 2; ++r) {
+    const float row[3] = {1, static_cast<float>(r), 0.5F};
+    std::memcpy(table.view().row(r), row, sizeof(row));
+  }
+  const const_named_table parts[] = {name_table("items", table.view())};
+  REQUIRE(save_tables(here / "f", parts, {3, {{"rate", 0.25}}}, {.block_bytes = 8}));
+  const std::string file = bytes_of(here / "f");
+  CHECK(file.size() == 64 + 20 + (56 + 4 + 15) + 8 + 3 * 16 + 8);
+  CHECK(hash_bytes(file) == 0x684eb040412c21f4);
+}
+
 TEST_CASE("table_file: every flipped byte is refused, and the tables stay as they were") {
   const folder here;
   small_file f(here / "tables");

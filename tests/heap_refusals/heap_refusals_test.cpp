@@ -1,12 +1,13 @@
-// Objects that remember: built or called while one allocation is refused, the first, the second, ... in turn. The
-// call that was refused is made again, and the result is that of an object that was never refused. operator new
-// is replaced, so this is a program of its own.
+// Objects that remember: built or called while one allocation is refused, the first, the second, ... in turn.
+// The call that was refused is made again, and the result is that of an object that was never refused.
+// operator new is replaced, so this is a program of its own.
 #include <unistd.h>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <new>
 #include <span>
 #include <string>
@@ -15,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
@@ -146,7 +149,8 @@ TEST_CASE("step_graph: an op that was refused when it was added is not in the gr
     });
     std::vector<value<long>> all, staged;
     until_granted([&] {
-      one = g.add<long>("more, under a name of some length", [](const long& in, long& it) { it = in + 1; }, read);
+      one = g.add<long>(
+          "more, under a name of some length", [](const long& in, long& it) { it = in + 1; }, read);
     });
     all = {read, one, read};
     until_granted([&] { staged = g.stage("a stage with a name of some length", all); });
@@ -175,6 +179,31 @@ TEST_CASE("step_graph: an op that was refused when it was added is not in the gr
   });
 }
 
+TEST_CASE("flat_graph_builder: an op that was refused when it was added is not in the graph") {
+  refuse_each([&] {
+    flat_graph_builder builder;
+    const std::string long_name = "an op with a name of some length, ";
+    for (int i = 0; i < 5; ++i) {
+      until_granted([&] {
+        builder.add({.name = long_name + std::to_string(i),
+                     .kind = i == 2 ? op_kind::stage : op_kind::plain,
+                     .place = i == 3 ? op_place::device : op_place::any,
+                     .cost = static_cast<double>(i),
+                     .stage = i == 2 ? "a stage with a name of some length" : ""});
+      });
+      if (i > 0) until_granted([&] { builder.connect(i - 1, 0, i, 0, 8); });
+    }
+    const flat_graph g = builder.build().or_throw();
+    std::string seen;
+    for (index_t v = 0; v < g.size(); ++v) {
+      seen += std::string(g.name(v)) + ' ' + std::to_string(static_cast<int>(g.kind(v))) + ' ' +
+              std::to_string(static_cast<int>(g.place(v))) + ' ' + std::to_string(g.cost(v)) + ' ' +
+              std::to_string(g.out_end(v)) + '\n';
+    }
+    return seen + std::string(g.stage_of(2));
+  });
+}
+
 TEST_CASE("trace_recorder: a span that was refused when it was added is not in the trace") {
   refuse_each([&] {
     trace_recorder recorder({.threads = 1, .spans = 4});
@@ -190,9 +219,68 @@ TEST_CASE("trace_recorder: a span that was refused when it was added is not in t
   });
 }
 
+TEST_CASE("batch_reader: where memory is refused, the rows before that are delivered") {
+  std::string text;
+  for (int i = 0; i < 50; ++i) {
+    text += i % 2 == 0 ? "1" : "0";
+    for (int k = 0; k < i % 7; ++k) text += ' ' + std::to_string(i * 10 + k) + ":0.5";
+    text += '\n';
+  }
+  text += "1 no line\n";
+  const std::string path = "/tmp/deeprec_heap_refusals_" + std::to_string(::getpid()) + ".libsvm";
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  REQUIRE(file != nullptr);
+  REQUIRE(std::fwrite(text.data(), 1, text.size(), file) == text.size());
+  std::fclose(file);
+  // The fault is reported by every further call; the rows before it are delivered, and no others.
+  const auto rows_of = [&](long granted) {
+    std::vector<std::int64_t> seen;
+    left_to_grant = granted;
+    std::vector<batch_reader<libsvm_format, inline_executor>> reader;
+    reader.reserve(1);
+    until_granted([&] {
+      auto made = read_files(here, libsvm_format{}, {path});
+      if (made) reader.push_back(std::move(made).or_throw());
+      return made.code();
+    });
+    sparse_batch batch;
+    bool failed = false;
+    for (int b = 0; b < 8; ++b) {
+      granted_news = left_to_grant;
+      const result<index_t> rows = reader[0].next(batch, 12);
+      left_to_grant = granted_news.exchange(-1);
+      const errc refused = rows.code();
+      CHECK((rows.ok() || refused == errc::out_of_memory || refused == errc::parse_error));
+      CHECK((!failed || !rows.ok()));
+      failed = !rows.ok();
+      CHECK(batch.rows() == (failed ? 0 : rows.value()));
+      if (batch.rows() == 0) continue;
+      const auto bags = batch.feature(0);
+      for (index_t r = 0; r < batch.rows(); ++r) {
+        seen.push_back(static_cast<std::int64_t>(batch.labels()[static_cast<std::size_t>(r)]));
+        for (index_t k = bags.ranges().begin(r); k < bags.ranges().end(r); ++k) seen.push_back(bags.ids()[k]);
+      }
+    }
+    return seen;
+  };
+  const std::vector<std::int64_t> expected = rows_of(-1);
+  bool refused = true;
+  for (long n = 0; refused; ++n) {
+    REQUIRE(n < 10'000);
+    const std::vector<std::int64_t> made = rows_of(n);
+    refused = std::exchange(left_to_grant, -1) < 0;
+    CAPTURE(n);
+    REQUIRE(made.size() <= expected.size());
+    CHECK(std::equal(made.begin(), made.end(), expected.begin()));
+    if (!refused) CHECK(made == expected);
+  }
+  ::unlink(path.c_str());
+}
+
 TEST_CASE("table files: a save and a load that were refused memory leave everything as it was") {
   const std::string path = "/tmp/deeprec_heap_refusals_" + std::to_string(::getpid()) + ".drt";
-  dense_table<f32_rows> table(20, 4, std::pmr::new_delete_resource()), back(20, 4, std::pmr::new_delete_resource());
+  dense_table<f32_rows> table(20, 4, std::pmr::new_delete_resource());
+  dense_table<f32_rows> back(20, 4, std::pmr::new_delete_resource());
   table.initialize(here, row_init::uniform{.seed = 1});
   refuse_each([&] {
     back.initialize(here, row_init::zeros{});
@@ -218,7 +306,8 @@ TEST_CASE("n05: name_rows returns that memory was refused, and names the rows wh
   using table_type = hashed_table<f32_rows>;
   const auto value_of = [](std::uint64_t key, float* values) { values[0] = static_cast<float>(key); };
   const std::vector<std::uint64_t> keys{3, 1, 2};
-  table_type table(f32_rows(1), value_of), back(f32_rows(1), [](std::uint64_t, float* values) { values[0] = 0; });
+  table_type table(f32_rows(1), value_of);
+  table_type back(f32_rows(1), [](std::uint64_t, float* values) { values[0] = 0; });
   REQUIRE(table.insert(keys.data(), 3).ok());
   REQUIRE(back.insert(keys.data(), 3).ok());
   const hashed_rows<f32_rows> from(table), to(back);

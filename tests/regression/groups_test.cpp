@@ -1,5 +1,5 @@
-// Regressions of feature groups and of resolved batches: calls after refused memory, seeds of tables, the stop
-// token, guards.
+// Regressions of feature groups and of resolved batches: calls after refused memory, seeds of tables, the
+// stop token, guards.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -187,7 +187,8 @@ TEST_CASE("n01: owners of lists and tables take the place of others") {
   keyed tables[3] = {keyed(0), keyed(10), keyed(20)};
   assign_from_another_resource(
       [&](std::pmr::memory_resource* memory, float first) {
-        return name_rows<std::uint64_t>("rows", tables[static_cast<std::size_t>(first / 10)].source(), memory);
+        keyed& of = tables[static_cast<std::size_t>(first / 10)];
+        return name_rows<std::uint64_t>("rows", of.source(), memory);
       },
       [](const named_rows<std::uint64_t, keyed_rows>& made) {
         CHECK(*reinterpret_cast<const float*>(made.tables()[0].addresses[2]) == 13.0F);

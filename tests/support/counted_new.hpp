@@ -1,5 +1,5 @@
-// Replaces operator new by one that counts, and that can refuse. For one unit of a program of its own; not under
-// a sanitizer, which has an operator new itself.
+// Replaces operator new by one that counts, and that can refuse. For one unit of a program of its own; not
+// under a sanitizer, which has an operator new itself.
 #pragma once
 
 #include <atomic>

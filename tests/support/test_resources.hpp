@@ -25,8 +25,8 @@ struct allowance {
   long refused = 0;
 };
 
-/// Refuses when the allowance is used up, and counts what it holds. Its blocks are full of nonsense, as memory
-/// that was used before.
+/// Refuses when the allowance is used up, and counts what it holds. Its blocks are full of nonsense, as
+/// memory that was used before.
 class failing_resource final : public std::pmr::memory_resource {
  public:
   explicit failing_resource(allowance& shared) : shared_(shared) {}

@@ -1,4 +1,4 @@
-// Saturating sums and products of sizes.
+// Saturating sums and products of sizes, and room in lists.
 //
 //   capped_product(bags, hotness)      where it is more than memory can hold: most_size, which every
 //                                      allocation and every shape check refuses
@@ -34,6 +34,13 @@ DEEPREC_HD constexpr index_t capped_round_up(index_t size, index_t alignment) no
 /// True where an array of `count` elements of `element_bytes` bytes can exist.
 DEEPREC_HD constexpr bool fits_memory(index_t count, std::size_t element_bytes) noexcept {
   return count <= (most_size - 1) / static_cast<index_t>(element_bytes);
+}
+
+/// Makes room for one more element, so that push_back needs no memory: for objects that change several lists,
+/// or none.
+template <class List>
+void make_room(List& list) {
+  if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -70,10 +70,10 @@ template <class E>
   return given;
 }
 
-/// Calls f, a backend, and returns its status or result, or errc::out_of_memory where a memory resource refused.
-/// A host backend requests all of its memory before it writes to an output, so after out_of_memory nothing was
-/// written, unless a row source or an executor of the caller threw. Without exceptions the resource that
-/// refuses ends the program.
+/// Calls f, a backend, and returns its status or result, or errc::out_of_memory where a memory resource
+/// refused. A host backend requests all of its memory before it writes to an output, so after out_of_memory
+/// nothing was written, unless a row source or an executor of the caller threw. Without exceptions the
+/// resource that refuses ends the program.
 template <class F>
 DEEPREC_INLINE auto or_out_of_memory(F&& f) -> std::invoke_result_t<F> {
 #if DEEPREC_EXCEPTIONS

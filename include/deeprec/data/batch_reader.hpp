@@ -205,22 +205,16 @@ class batch_reader {
   ///          shape_mismatch (max_rows is not positive), stopped (no row is lost: a later call delivers them)
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     const detail::verb_call call(context_, "next");
-    batch.reshape(format_.shape());
-    if (!call) return call.stopped();
-    if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
-    while (batch.rows() < max_rows && !fault_) {
-      if (head_ == filled_) {
-        const bool would_wait = options_.batches == stream_batches::arrived && stream_is_next();
-        if ((batch.rows() > 0 && would_wait) || !refill()) break;
-      }
-      take(batch, max_rows);
+    result<index_t> rows = detail::or_out_of_memory([&]() -> result<index_t> {
+      batch.reshape(format_.shape());
+      if (!call) return call.stopped();
+      return fill_batch(batch, max_rows);
+    });
+    if (rows.code() == errc::out_of_memory && !fault_) {  // where the input stands is not known any more
+      batch.clear();
+      fault_.emplace(rows.fault());
     }
-    if (batch.rows() == 0 && fault_) {
-      close_through(source_);
-      return *fault_;
-    }
-    rows_ += batch.rows();
-    return batch.rows();
+    return rows;
   }
 
   /// Bad lines skipped so far (with malformed::drop), up to the chunk that the last row came from.
@@ -238,6 +232,23 @@ class batch_reader {
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
 
  private:
+  result<index_t> fill_batch(sparse_batch& batch, index_t max_rows) {
+    if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
+    while (batch.rows() < max_rows && !fault_) {
+      if (head_ == filled_) {
+        const bool would_wait = options_.batches == stream_batches::arrived && stream_is_next();
+        if ((batch.rows() > 0 && would_wait) || !refill()) break;
+      }
+      take(batch, max_rows);
+    }
+    if (batch.rows() == 0 && fault_) {
+      close_through(source_);
+      return *fault_;
+    }
+    rows_ += batch.rows();
+    return batch.rows();
+  }
+
   /// Reads and parses the next chunks; false at the end of the input, or when the next file can't
   /// be opened (then the fault is set).
   bool refill() {
@@ -538,6 +549,10 @@ auto make_reader(Context&& context_or_executor, Format format, std::vector<text_
   return batch_reader<Format, executor>(ctx, std::move(format), std::move(sources), options);
 }
 
+template <class Context, class Format>
+using reader_result = result<decltype(make_reader(std::declval<Context>(), std::declval<Format>(),
+                                                  std::vector<text_source>(), reader_options()))>;
+
 }  // namespace detail
 
 /// A reader of files, in sequence. Every file is opened once here, so that a missing one is reported
@@ -547,23 +562,24 @@ auto make_reader(Context&& context_or_executor, Format format, std::vector<text_
 /// @cost    opens and closes each file; allocates the list of chunks
 /// @threads reentrant
 /// @error   io_error (a file is missing, a directory, no regular file, or not readable), unsupported
-///          (the format's options contradict each other)
+///          (the format's options contradict each other), out_of_memory
 /// @example auto reader = read_files(pool, criteo_format{}, {"train.txt"}).or_throw();
 template <class Context, class Format, class = detail::unit>
 auto read_files(Context&& context_or_executor, Format format, std::vector<std::string> paths,
                 const reader_options& options = {})
-    -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
-                                           std::vector<detail::text_source>(), options))> {
-  if (const status s = format.check(); !s) return s;
-  std::vector<detail::text_source> sources;
-  sources.reserve(paths.size());
-  for (std::string& path : paths) {
-    detail::text_source& source = sources.emplace_back(std::move(path));
-    if (const status s = source.open(); !s) return fault(s, source.name());
-    source.close();
-  }
-  return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
-                             std::move(sources), options);
+    -> detail::reader_result<Context, Format> {
+  return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
+    if (const status s = format.check(); !s) return s;
+    std::vector<detail::text_source> sources;
+    sources.reserve(paths.size());
+    for (std::string& path : paths) {
+      detail::text_source& source = sources.emplace_back(std::move(path));
+      if (const status s = source.open(); !s) return fault(s, source.name());
+      source.close();
+    }
+    return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
+                               std::move(sources), options);
+  });
 }
 
 /// The same, for a call without an executor: it does not compile, and the message has the right one.
@@ -586,17 +602,18 @@ auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
 /// @pre     text and executor outlive the reader
 /// @cost    allocates the list of chunks
 /// @threads reentrant
-/// @error   unsupported (the format's options contradict each other)
+/// @error   unsupported (the format's options contradict each other), out_of_memory
 template <class Context, class Format, class = detail::unit>
 auto read_text(Context&& context_or_executor, Format format, std::string_view text,
                const reader_options& options = {})
-    -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
-                                           std::vector<detail::text_source>(), options))> {
-  if (const status s = format.check(); !s) return s;
-  std::vector<detail::text_source> sources;
-  sources.emplace_back("<text>", text);
-  return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
-                             std::move(sources), options);
+    -> detail::reader_result<Context, Format> {
+  return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
+    if (const status s = format.check(); !s) return s;
+    std::vector<detail::text_source> sources;
+    sources.emplace_back("<text>", text);
+    return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
+                               std::move(sources), options);
+  });
 }
 
 /// A reader of a stream, from its begin. `name` is the file of a fault.
@@ -605,19 +622,21 @@ auto read_text(Context&& context_or_executor, Format format, std::string_view te
 /// @post    the stream is open
 /// @cost    opens the stream; allocates the list of chunks
 /// @threads reentrant
-/// @error   what open() of the stream returns, unsupported (the format's options contradict each other)
+/// @error   what open() of the stream returns, unsupported (the format's options contradict each other),
+///          out_of_memory
 /// @example read_stream(pool, criteo_format{}, "stdin", std::make_unique<file_stream>(0))
 template <class Context, class Format, class = detail::unit>
 auto read_stream(Context&& context_or_executor, Format format, std::string name,
                  std::unique_ptr<text_stream> stream, const reader_options& options = {})
-    -> result<decltype(detail::make_reader(std::forward<Context>(context_or_executor), format,
-                                           std::vector<detail::text_source>(), options))> {
-  if (const status s = format.check(); !s) return s;
-  std::vector<detail::text_source> sources;
-  detail::text_source& source = sources.emplace_back(std::move(name), std::move(stream));
-  if (const status s = source.open(); !s) return fault(s, source.name());
-  return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
-                             std::move(sources), options);
+    -> detail::reader_result<Context, Format> {
+  return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
+    if (const status s = format.check(); !s) return s;
+    std::vector<detail::text_source> sources;
+    detail::text_source& source = sources.emplace_back(std::move(name), std::move(stream));
+    if (const status s = source.open(); !s) return fault(s, source.name());
+    return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
+                               std::move(sources), options);
+  });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -19,6 +19,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/unit.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 
@@ -198,28 +199,30 @@ struct parsed_text {
 template <TextFormat Format, class = detail::unit>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
                                const parse_options& options = {}) {
-  if (const status s = format.check(); !s) return s;
-  batch.reshape(format.shape());
-  if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
-  const std::string_view all = text.substr(detail::byte_order_mark(text));
-  const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
-  std::string_view body = all;
-  if (layout.has_header) {
-    const std::size_t end = all.find('\n');
-    body.remove_prefix(end == std::string_view::npos ? all.size() : end + 1);
-  }
-  line_log log(options.on_malformed, options.longest_line);
-  log.count_lines(layout.has_header ? 1 : 0);
-  if (const status s = format.parse(layout, body, batch, log); !s) {
-    batch.clear();
-    return fault(s, "<text>");
-  }
-  parsed_text done;
-  if (log.rejected() > 0) done.first_skipped.emplace(log.first(), "<text>");
-  done.rows = batch.rows();
-  done.skipped_lines = log.rejected();
-  done.ignored_fields = log.ignored();
-  return done;
+  return detail::or_out_of_memory([&]() -> result<parsed_text> {
+    if (const status s = format.check(); !s) return s;
+    batch.reshape(format.shape());
+    if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
+    const std::string_view all = text.substr(detail::byte_order_mark(text));
+    const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
+    std::string_view body = all;
+    if (layout.has_header) {
+      const std::size_t end = all.find('\n');
+      body.remove_prefix(end == std::string_view::npos ? all.size() : end + 1);
+    }
+    line_log log(options.on_malformed, options.longest_line);
+    log.count_lines(layout.has_header ? 1 : 0);
+    if (const status s = format.parse(layout, body, batch, log); !s) {
+      batch.clear();
+      return fault(s, "<text>");
+    }
+    parsed_text done;
+    if (log.rejected() > 0) done.first_skipped.emplace(log.first(), "<text>");
+    done.rows = batch.rows();
+    done.skipped_lines = log.rejected();
+    done.ignored_fields = log.ignored();
+    return done;
+  });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

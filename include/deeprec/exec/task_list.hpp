@@ -27,6 +27,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/operation.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -153,7 +154,7 @@ class task_store {
     if constexpr (std::is_trivially_destructible_v<type>) {
       ::new (place) type(std::forward<F>(task));
     } else {
-      owned_.reserve(owned_.size() + 1 > owned_.capacity() ? 2 * owned_.size() + 1 : owned_.capacity());
+      make_room(owned_);
       ::new (place) type(std::forward<F>(task));
       owned_.push_back({place, [](void* it) { static_cast<type*>(it)->~type(); }});
     }
@@ -320,7 +321,7 @@ class task_list {
   std::int32_t kind_of(const detail::task_kind& kind) {
     const std::pair key(reinterpret_cast<std::uintptr_t>(kind.run),
                         reinterpret_cast<std::uintptr_t>(kind.function));
-    if (kinds_.size() == kinds_.capacity()) kinds_.reserve(2 * kinds_.size() + 1);
+    detail::make_room(kinds_);
     const auto [found, made] = kind_numbers_.try_emplace(key, static_cast<std::int32_t>(kinds_.size()));
     if (made) kinds_.push_back(kind);  // can't be refused
     return found->second;
@@ -328,7 +329,7 @@ class task_list {
   index_t append(std::string_view name, std::int32_t kind, void* state, std::span<const index_t> after,
                  double cost) {
     // What throws comes before the row; `after` may be of this list.
-    if (rows_.size() == rows_.capacity()) rows_.reserve(2 * rows_.size() + 1);
+    detail::make_room(rows_);
     const std::size_t name_at = names_.size(), first = after_.size();
     names_.append(name);
     const std::less<const index_t*> below;

@@ -193,7 +193,7 @@ class cut_rewriter {
 ///          is placed where the options said. A cut that changes nothing gives the same graph
 /// @cost    O(ops + edges log(edges of an op))
 /// @threads reentrant
-/// @error   shape_mismatch: the cut is of another graph; as flat_graph_builder::build()
+/// @error   shape_mismatch: the cut is of another graph; as flat_graph_builder::build(), bad_alloc too
 /// @example @snippet tests/graph/smart_stage_test.cpp smart_stage
 [[nodiscard]] inline result<staged_graph> apply_cut(const flat_graph& graph, const stage_cut& cut) {
   if (status fits =

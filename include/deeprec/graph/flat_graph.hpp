@@ -27,6 +27,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -181,8 +182,17 @@ class flat_graph_builder {
   using number = flat_graph::number;
 
  public:
-  /// Adds an op; returns its number. Names need not differ, but a fault is found by them.
+  /// Adds an op; returns its number. Names need not differ, but a fault is found by them. Throws
+  /// std::bad_alloc, and the builder is as before.
   index_t add(const op_info& op) {
+    // What throws comes first: an op that is refused memory is not in some of the lists.
+    std::string stage(is_stage(op.kind) ? op.stage : std::string_view());
+    detail::make_room(graph_.name_begin_);
+    detail::make_room(graph_.kind_);
+    detail::make_room(graph_.place_);
+    detail::make_room(graph_.effects_);
+    detail::make_room(graph_.cost_);
+    if (is_stage(op.kind)) detail::make_room(graph_.stages_);
     graph_.letters_ += op.name;
     graph_.name_begin_.push_back(graph_.letters_.size());
     graph_.kind_.push_back(op.kind);
@@ -190,7 +200,7 @@ class flat_graph_builder {
     graph_.effects_.push_back(op.effects);
     graph_.cost_.push_back(op.cost);
     const index_t added = graph_.size() - 1;
-    if (is_stage(op.kind)) graph_.stages_.emplace_back(static_cast<number>(added), std::string(op.stage));
+    if (is_stage(op.kind)) graph_.stages_.emplace_back(static_cast<number>(added), std::move(stage));
     return added;
   }
   void add(const edge_info& edge) { edges_.push_back(edge); }
@@ -219,7 +229,7 @@ class flat_graph_builder {
   ///          that does not exist, a negative port, an input port with two edges, a cost that is negative or
   ///          not a number, negative bytes, a put without inputs or with outputs, a take of a value that was
   ///          not put, a stage without a name, a cycle (through stages as well); more than 2^31 - 2 ops or
-  ///          edges
+  ///          edges. Throws std::bad_alloc; the builder is empty then too
   [[nodiscard]] result<flat_graph> build() {
     flat_graph g = std::exchange(graph_, flat_graph());
     const std::vector<edge_info> edges = std::exchange(edges_, {});

@@ -252,7 +252,7 @@ inline void list_stages(const flat_graph& g, const stage_region& region, stage_c
 /// @cost     O(ops + edges) for the farthest cut; for `balanced` one least cut for each λ at which the cut
 ///           changes and that may still be better, each on the ops that are undecided there
 /// @threads  reentrant
-/// @error    invalid_value: options outside of their domain
+/// @error    invalid_value: options outside of their domain. Throws std::bad_alloc
 /// @example  @snippet tests/graph/smart_stage_test.cpp smart_stage
 /// @source   the farthest cut: DeepRec, smart_stage_pass.cc. Least cuts of closures: Picard, Management
 ///           Science 22 (1976); over all λ: Eisner and Severance, JACM 23 (1976); nested: Gallo, Grigoriadis,

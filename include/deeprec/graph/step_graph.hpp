@@ -265,7 +265,7 @@ class step_graph {
   ///          a stage that accesses a variable which an op behind it writes (or that one overlaps), or writes
   ///          one that is accessed behind it, also by a stale read, unless it is an id lookup; an op before a
   ///          stage that needs a placeholder; external ops (not the source) on both sides of a stage; a
-  ///          negative cost or size
+  ///          negative cost or size. Throws std::bad_alloc
   [[nodiscard]] result<flat_graph> flat() const { return detail::step_checks(*core_).run(); }
   /// Whether flat() would refuse it.
   ///

@@ -3,8 +3,8 @@
 //   const named_table parts[] = {name_table("items", items.view()), name_table("w0", as_table(weights))};
 //   training_state at{.step = 1000, .numbers = {{"learning rate", 0.01}, {"seed", 42}}};
 //
-// A table tells whose optimizer's state it holds (row_layout::state_owner); of state that is a table of its own
-// the caller does: part.state_owner = net.state_owner().
+// A table tells whose optimizer's state it holds (row_layout::state_owner); of state that is a table of its
+// own the caller does: part.state_owner = net.state_owner().
 //
 // Types only; saving and loading: table_file.hpp.
 #pragma once

@@ -11,9 +11,9 @@
 // pass through one buffer of a block, so tables may be larger than memory (mapped). Dense weights are tables
 // too: as_table(matrix). Not here: changes only (deltas), compression, other byte orders.
 //
-// A file keeps whose optimizer's state each table holds, where the table tells, and load_tables refuses that of
-// another one. Files of before (version 1) and tables that don't tell hold anybody's. The learning rate is a
-// number of training_state: optimizers are the caller's.
+// A file keeps whose optimizer's state each table holds, where the table tells, and load_tables refuses that
+// of another one. Files of before (version 1) and tables that don't tell hold anybody's. The learning rate is
+// a number of training_state: optimizers are the caller's.
 #pragma once
 
 #include <algorithm>
@@ -221,9 +221,9 @@ inline result<table_file_info> describe_file(const std::string& path) {
 ///          blocks from options.memory
 /// @threads reentrant
 /// @error   io_error (with the system's message) · invalid_value: truncated, corrupted (with the bytes whose
-///          checksum differs), foreign · unsupported: version, byte order, or the state of another optimizer ·
-///          shape_mismatch: the table and what differs, or a table that is only in memory or only in the file ·
-///          out_of_memory
+///          checksum differs), foreign · unsupported: version, byte order, or the state of another optimizer
+///          · shape_mismatch: the table and what differs, or a table that is only in memory or only in the
+///          file · out_of_memory
 inline result<training_state> load_tables(const std::string& path, std::span<const named_table> tables,
                                           const load_options& options = {}) {
   return detail::on_file(path, "load_tables", [&] { return detail::read_tables(path, tables, options); });

@@ -102,9 +102,9 @@ class feature_group {
     const auto policy = detail::as_pooling(pooling);
     const index_t end = detail::capped_sum(total_width(), source.format().width());
     // Nothing is changed before all memory is there.
-    make_room(features_);
-    make_room(offsets_);
-    make_room(first_of_table_);
+    detail::make_room(features_);
+    detail::make_room(offsets_);
+    detail::make_room(first_of_table_);
     if constexpr (on_device) {
       features_.push_back(detail::device_feature_of<Bags, Out>(source, policy));
     } else {
@@ -149,11 +149,6 @@ class feature_group {
   [[nodiscard]] const status& fault() const noexcept { return fault_; }
 
  private:
-  // So that one more element is added without an allocation.
-  template <class List>
-  static void make_room(List& list) {
-    if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
-  }
   // Notes the table of the feature that is about to be added.
   void join_table(const detail::feature_table& table) {
     for (const std::size_t first : first_of_table_) {

@@ -118,8 +118,8 @@ class group_update_op {
 /// @pre      as update; tables that are not the same (add) have no row in common
 /// @post     where features share no table, that of T updates; a row that features share gets one step, with
 ///           the sum of their gradients in the order of features
-/// @numerics as update: the same bits for any number of threads. rounding::stochastic: the rows of table t (in
-///           the order of their first features) are rounded by rounding.of_table(t), as an update of that
+/// @numerics as update: the same bits for any number of threads. rounding::stochastic: the rows of table t
+///           (in the order of their first features) are rounded by rounding.of_table(t), as an update of that
 ///           table with it does
 /// @cost     that of T updates; tables with up to 32768 ids are distributed over threads, larger ones are
 ///           updated by all threads. Memory as update, for the largest table or for all of the smaller ones,

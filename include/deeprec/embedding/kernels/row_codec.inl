@@ -183,9 +183,7 @@ struct row_codec<::deeprec::detail::split_float> {
 template <class Element, class Args, class Use>
 DEEPREC_INLINE void for_each_vector(const Args& args, const std::byte* row, const Use& use) {
   const index_t whole = args.width / lanes * lanes;
-  const int n = static_cast<int>(args.width - whole);
   const auto codec = row_codec<Element>::of(args, 0, args.width);
-  const auto rest = row_codec<Element>::of(args, whole, args.width - whole);
   const std::byte* const from = codec.begin_of(row);
   if constexpr (row_codec<Element>::scaled) {
     const ::deeprec::detail::two_floats pair = codec.scale_and_bias(from);

@@ -63,8 +63,8 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
   }
 }
 
-/// shape_mismatch where the rows of a format have no room for the state of an optimizer, unsupported where they
-/// hold another one's.
+/// shape_mismatch where the rows of a format have no room for the state of an optimizer, unsupported where
+/// they hold another one's.
 template <class Optimizer, class Format>
 status check_state_of(const Format& format) noexcept {
   const index_t needed = state_floats_of<Optimizer>(format.width());
@@ -74,8 +74,8 @@ status check_state_of(const Format& format) noexcept {
         owner == optimizer_name<Optimizer>) {
       return {};
     }
-    return {errc::unsupported, "update: the state of the rows must be the optimizer's (format().state_owner() is "
-                               "another one)"};
+    return {errc::unsupported,
+            "update: the state of the rows must be the optimizer's (format().state_owner() is another one)"};
   }
   return {errc::shape_mismatch,
           "update: the rows must have room for the optimizer's state: dense_table(rows, width, "

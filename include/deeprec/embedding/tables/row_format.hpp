@@ -42,8 +42,8 @@ concept RowFormat =
 struct row_layout {
   index_t state_floats = 0;  ///< floats of optimizer state stored with each row
   index_t stride_bytes = 0;  ///< bytes from a row to the next
-  /// A literal, the name of the optimizer whose state it is (optimizer_name); null: whoever steps it. update of
-  /// another optimizer is refused, and files keep the name.
+  /// A literal, the name of the optimizer whose state it is (optimizer_name); null: whoever steps it. update
+  /// of another optimizer is refused, and files keep the name.
   const char* state_owner = nullptr;
 };
 

@@ -235,8 +235,8 @@ inline result<read_header> read_header_of(const input_file& file) {
   return read;
 }
 
-/// The first difference between a table of the file and the table to be filled: shape_mismatch, and unsupported
-/// for the state of another optimizer.
+/// The first difference between a table of the file and the table to be filled: shape_mismatch, and
+/// unsupported for the state of another optimizer.
 inline result<void> check_shape(const table_entry& file, const table_entry& wanted) {
   const auto differ = [&](const char* what, const std::string& in_file, const std::string& here) {
     return misfit("table " + in_quotes(wanted.name) + ": " + what + ' ' + in_file + " in the file, " + here +

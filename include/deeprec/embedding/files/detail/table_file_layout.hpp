@@ -1,8 +1,9 @@
 // Layout of a table file, in the byte order of the machine that wrote it.
 //
 //   start    64 bytes, the same in every version: magic, byte order, version, lengths, step, hash of these
-//   header   numbers: name, kind, 8 bytes    tables: name, format, owner of the state (since version 2), rows,
-//            width, sizes    hash of all before
+//   header   numbers: name, kind, 8 bytes
+//            tables: name, format, owner of the state (since version 2), rows, width, sizes
+//            hash of all before
 //   tables   table by table, cut into blocks: block_bytes of packed rows (the last one less), hash
 //   end      hash of all blocks' hashes
 //
