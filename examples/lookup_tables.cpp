@@ -8,7 +8,7 @@ using namespace deeprec;
 int main() {
   thread_pool pool;
   std::vector<dense_table<f32_rows>> tables;
-  feature_group group;  // feature_group<adagrad> is for update too; its second argument is the bags' type
+  feature_group group;  // feature_group<adagrad, jagged_view<int, int>>: for update too, 32-bit ids, offsets
   for (std::uint64_t t = 0; t < 26; ++t) {
     tables.emplace_back(1000, 16).initialize(pool, row_init::uniform{.seed = t});
     group.add(tables.back().view(), combiner::sum);

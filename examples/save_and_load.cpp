@@ -1,4 +1,5 @@
-// Tables with their optimizer's state, and what else training needs, in one file.
+// Tables with their optimizer's state, and what else training needs, in one file. A stack is a table too:
+// name_table("net", as_table(net.parameters())).
 #include <deeprec/deeprec.hpp>
 
 #include <algorithm>
@@ -19,6 +20,6 @@ int main() {
       load_tables("model.drt", {name_table("items", again.view()), name_table("users", others.view())})
           .or_throw();
   const bool same = std::equal(items.view().data(), items.view().data() + items.bytes(), again.view().data());
-  std::printf("step %lu, rate %g, %s rows\n", at.step, *at.real("learning rate"), same ? "the same" : "other");
+  std::printf("step %lu, rate %g, %s rows\n", at.step, *at.real("learning rate"), same ? "equal" : "other");
   std::remove("model.drt");
 }
