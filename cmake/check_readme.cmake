@@ -1,5 +1,5 @@
 # cmake -DROOT=<repository> -P check_readme.cmake
-# In README.md the fenced block after <!-- quickstart --> is examples/quickstart.cpp, and the one
+# In README.md the fenced block after <!-- NAME --> is examples/NAME.cpp, for the quickstart and the six programs, and the one
 # after <!-- quickstart output --> is examples/quickstart.out.
 
 cmake_minimum_required(VERSION 3.24)
@@ -25,5 +25,7 @@ function(check_block marker file)
   endif()
 endfunction()
 
-check_block("quickstart" quickstart.cpp)
+foreach(name IN ITEMS quickstart lookup_tables train_rows save_and_load read_log train_stack run_pipeline)
+  check_block("${name}" ${name}.cpp)
+endforeach()
 check_block("quickstart output" quickstart.out)

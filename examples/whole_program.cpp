@@ -29,7 +29,7 @@ int main() {
   constexpr index_t width = 8, rows = 1000, dense = 13, features = 26, batch_size = 200;
   thread_pool pool;
   inline_executor reading;  // the reader has a thread of its own, and needs no more
-  dense_table<f32_rows> table(features * rows, f32_rows(width, {.state_floats = 1}));
+  dense_table<f32_rows> table(features * rows, width, state_of<rowwise_adagrad>);
   table.initialize(pool, row_init::uniform{.seed = 1, .bound = 0.05F});
   feature_group<rowwise_adagrad> group;
   for (index_t f = 0; f < features; ++f)

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -137,6 +138,23 @@ TEST_CASE("result: holds a value or says file, line and column") {
   CHECK(as_status.message() == why.message());
   CHECK_THROWS_WITH_AS(bad.or_throw(), "day_0.tsv:812:44: malformed text: 'x' is no number", error);
   CHECK_THROWS_AS(std::move(bad).or_throw(), error);
+}
+
+TEST_CASE("result: what converts to the value is a value") {
+  const auto next = [](int k) -> result<std::optional<std::string>> {
+    if (k == 0) return std::nullopt;
+    if (k == 1) return std::string("one");
+    if (k == 2) return "two";
+    if (k == 3) return status(errc::closed, "three");
+    return fault(status(errc::io_error, "four"), "file");
+  };
+  CHECK((next(0).ok() && !next(0).value().has_value()));
+  CHECK(next(1).value() == "one");
+  CHECK(next(2).value() == "two");
+  CHECK(next(3).code() == errc::closed);
+  CHECK(next(4).code() == errc::io_error);
+  const result<index_t> number = 7;
+  CHECK(number.value() == 7);
 }
 
 TEST_CASE("result: a value that only moves comes out whole") {

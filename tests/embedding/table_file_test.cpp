@@ -303,6 +303,9 @@ TEST_CASE("table_file: tables are given in braces too") {
   const auto& read_only = items;
   REQUIRE(save_tables(here / "f", {name_table("items", read_only.view())}));
   CHECK(load_tables(here / "f", {name_table("items", again.view())}));
+  const std::vector<named_table> both{name_table("items", items.view()), name_table("users", users.view())};
+  REQUIRE(save_tables(here / "f", both));
+  CHECK(load_tables(here / "f", both));
 }
 
 TEST_CASE("table_file: every row format is saved under a name of its own, and no other one loads it") {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -73,6 +74,11 @@ template <class T>
 class [[nodiscard]] result {
  public:
   result(T value) : content_(std::in_place_index<0>, std::move(value)) {}
+  /// What converts to the value: std::nullopt, or a value, where T is an optional.
+  template <class U>
+    requires(std::is_convertible_v<U, T> && !std::is_same_v<std::remove_cvref_t<U>, T> &&
+             !std::is_convertible_v<U, const status&> && !std::is_same_v<std::remove_cvref_t<U>, result>)
+  result(U&& value) : content_(std::in_place_index<0>, std::forward<U>(value)) {}
   result(deeprec::fault why) : content_(std::in_place_index<1>, std::move(why)) {}
   /// @pre !why.ok()
   result(const status& why) : content_(std::in_place_index<1>, why) {}

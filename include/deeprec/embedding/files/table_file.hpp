@@ -189,6 +189,14 @@ inline result<index_t> save_tables(const std::string& path, std::span<const cons
                          [&] { return detail::write_tables(path, tables, state, options); });
 }
 
+/// The same, for the list that load_tables takes.
+inline result<index_t> save_tables(const std::string& path, std::span<const named_table> tables,
+                                   const training_state& state = {}, const save_options& options = {}) {
+  return detail::on_file(path, "save_tables", [&] {
+    return detail::write_tables(path, std::vector<const_named_table>(tables.begin(), tables.end()), state,
+                                options);
+  });
+}
 /// The same, for a list in braces.
 inline result<index_t> save_tables(const std::string& path, std::initializer_list<const_named_table> tables,
                                    const training_state& state = {}, const save_options& options = {}) {

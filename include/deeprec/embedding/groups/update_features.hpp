@@ -242,4 +242,16 @@ template <class Context, class Group, class Gradient, class Columns, class = det
       });
 }
 
+/// The same, for batches of another type than the group's: it does not compile, and the message has the way.
+template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class Batches,
+          class... Rest>
+  requires(!std::is_convertible_v<const Batches&, std::span<const Bags>>)
+[[nodiscard]] status update(Context&&, const feature_group<Optimizer, Bags, Out, Rounding>&, const Batches&,
+                            const Rest&...) {
+  static_assert(detail::always_false<Batches>,
+                "deeprec::update: not a list of the group's batches. Fix: feature_group<Optimizer, B> for a "
+                "contiguous list of batches of type B.");
+  return {};
+}
+
 }}  // namespace deeprec::DEEPREC_ABI

@@ -201,6 +201,17 @@ template <class Context, class Table, class Bags, class... Rest>
   return {};
 }
 
+/// The same, for the owner of a table: it does not compile, and the message says what to pass.
+template <class Context, BagBatch Bags, class Gradient, class Pooling, RowOptimizer Optimizer, class Table,
+          class... Rest>
+  requires(!RowSource<Table> && detail::names_rows<Table>)
+[[nodiscard]] status update(Context&&, const Bags&, const Gradient&, const Pooling&, const Optimizer&,
+                            const Table&, const Rest&...) {
+  static_assert(detail::always_false<Table>,
+                "deeprec::update: not a row source. Fix: of a dense_table pass view().");
+  return {};
+}
+
 /// The same, for rows that were resolved: no id is checked or located again, and the positions are grouped by
 /// row at the first update only, for however many optimizers.
 ///

@@ -1,0 +1,15 @@
+// expect: "deeprec::update: not a row source. Fix: of a dense_table pass view"
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/training/update.hpp>
+#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/optim/adagrad.hpp>
+
+deeprec::status call(deeprec::dense_table<deeprec::f32_rows>& table, deeprec::jagged_view<> bags,
+                     deeprec::matrix_view<const float> gradient) {
+  deeprec::inline_executor executor;
+#if DEEPREC_MUST_FAIL
+  return deeprec::update(executor, bags, gradient, deeprec::combiner::sum, deeprec::adagrad{}, table);
+#else
+  return deeprec::update(executor, bags, gradient, deeprec::combiner::sum, deeprec::adagrad{}, table.view());
+#endif
+}
