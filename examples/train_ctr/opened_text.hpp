@@ -71,12 +71,12 @@ inline packed_as packing_of_file(const std::string& path) {
   return packing_of({begin, got});
 }
 
-/// The first two lines, as far as they are no longer than this, and what was read with them.
+/// The first line, as far as it is no longer than this, and what was read with it.
 inline std::string read_head(deeprec::text_stream& from, const std::string& path) {
   constexpr std::size_t longest = std::size_t{1} << 16, block = std::size_t{1} << 12;
   std::string head;
   index_t got = 1;
-  while (got > 0 && head.size() < longest && std::count(head.begin(), head.end(), '\n') < 2) {
+  while (got > 0 && head.size() < longest && head.find('\n') == std::string::npos) {
     const std::size_t before = head.size();
     head.resize(before + block);
     const deeprec::status found = from.read(head.data() + before, static_cast<index_t>(block), got);
@@ -86,7 +86,7 @@ inline std::string read_head(deeprec::text_stream& from, const std::string& path
   return head;
 }
 
-/// A pipe, which holds the head that it was asked for.
+/// A pipe, whose head is read first, and passed on.
 class pipe_text final : public deeprec::text_stream {
  public:
   explicit pipe_text(const std::string& path)

@@ -80,7 +80,7 @@ void print(const std::vector<score>& scores, const options& o) {
   }
   for (const score& s : scores) {
     if (s.stages.stages.empty()) continue;
-    // What the others wait for: of the training its longest part, of the reading how long the training waits.
+    // What the others wait for: of the training its longest part, of what runs ahead how long it waits.
     std::string slowest = s.stages.bottleneck();
     if (slowest == "train") {
       std::size_t longest = static_cast<std::size_t>(part::lookup);
@@ -88,7 +88,7 @@ void print(const std::vector<score>& scores, const options& o) {
         if (s.watch.seconds(p) > s.watch.seconds(longest)) longest = p;
       }
       slowest += std::string(", most of all ") + part_names[longest];
-    } else if (slowest == "read" && s.samples > 0) {
+    } else if (s.samples > 0 && (slowest == "read" || slowest == "source" || slowest == "staged")) {
       char share[64];
       const double waits = s.watch.seconds(static_cast<std::size_t>(part::read)) / s.watch.total();
       std::snprintf(share, sizeof share, ", for which training waits %.0f %% of its time", 100 * waits);

@@ -45,63 +45,29 @@ class row_source {
   [[nodiscard]] virtual bool is_rewindable() const { return true; }
 };
 
-/// Columns are read by their places, not by their names. Throws a failure where the first lines show that a
-/// column is elsewhere (a name of Criteo's columns at another place), that numbers are to be a header, or
-/// that tokens are in quotes, which would be taken for a part of them.
-inline void check_head(const std::string& path, std::string_view head, const deeprec::criteo_format& format) {
-  const auto next_line = [&head] {
-    const std::size_t end = std::min(head.find('\n'), head.size());
-    std::string_view line = head.substr(0, end);
-    head.remove_prefix(std::min(end + 1, head.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    return line;
-  };
+/// Columns are read by their places. Throws a failure where a header has a name of Criteo's columns at the
+/// place of another one.
+inline void check_header(const std::string& path, std::string_view head,
+                         const deeprec::criteo_format& format) {
   if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
-  std::string_view line = next_line();
+  std::string_view line = head.substr(0, head.find('\n'));
+  if (line.ends_with('\r')) line.remove_suffix(1);
   const auto layout = format.detect(line);
-  std::vector<std::string> fields;
-  const auto split = [&] {
-    fields.clear();
-    for (std::size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
-      end = line.find(layout.delimiter, begin);
-      fields.emplace_back(line.substr(begin, end - begin));
-    }
-  };
-  split();
-  const auto refuse = [&](int number, const std::string& why) {
-    throw failure(path + ':' + std::to_string(number) + ": " + why);
-  };
-  if (layout.has_header) {
-    std::vector<std::string> places;
-    if (layout.id_columns > 0) places.emplace_back("id");
-    if (layout.label_columns > 0) places.emplace_back("label");
-    for (index_t n = 1; n <= integers; ++n) places.push_back('i' + std::to_string(n));
-    for (index_t n = 1; n <= tokens; ++n) places.push_back('c' + std::to_string(n));
-    for (std::size_t k = 0; k < places.size(); ++k) {
-      std::string name = fields[k];
-      if (name.size() > 1 && name.front() == '"' && name.back() == '"')
-        name = name.substr(1, name.size() - 2);
-      for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-      if (name == places[k] || std::find(places.begin(), places.end(), name) == places.end()) continue;
-      refuse(1, "column " + std::to_string(k + 1) + " must be " + places[k] + " (is " + fields[k] +
-                    "): columns are read by their places");
-    }
-    line = next_line();
-    split();
-  } else {
-    std::size_t consecutive = 0;
-    for (const int first : {0, 1}) {
-      std::size_t k = 0;
-      while (k < fields.size() && fields[k] == std::to_string(first + static_cast<int>(k))) ++k;
-      consecutive = std::max(consecutive, k);
-    }
-    if (consecutive == fields.size() && fields.size() > static_cast<std::size_t>(tokens))
-      refuse(1, "a header of numbers must be left out, or be one of names");
-  }
-  for (std::size_t k = 0; k < fields.size(); ++k) {
-    if (fields[k].size() > 2 && fields[k].front() == '"' && fields[k].back() == '"')
-      refuse(layout.has_header ? 2 : 1,
-             "field " + std::to_string(k + 1) + " must not be in quotes (is " + fields[k] + ')');
+  if (!layout.has_header) return;
+  std::vector<std::string> places;
+  if (layout.id_columns > 0) places.emplace_back("id");
+  if (layout.label_columns > 0) places.emplace_back("label");
+  for (index_t n = 1; n <= integers; ++n) places.push_back('i' + std::to_string(n));
+  for (index_t n = 1; n <= tokens; ++n) places.push_back('c' + std::to_string(n));
+  for (std::size_t k = 0; k < places.size(); ++k) {
+    const std::string_view field = line.substr(0, line.find(layout.delimiter));
+    line.remove_prefix(std::min(field.size() + 1, line.size()));
+    std::string name(field);
+    if (name.size() > 1 && name.front() == '"' && name.back() == '"') name = name.substr(1, name.size() - 2);
+    for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    if (name == places[k] || std::find(places.begin(), places.end(), name) == places.end()) continue;
+    throw failure(path + ":1: column " + std::to_string(k + 1) + " must be " + places[k] + " (is " +
+                  std::string(field) + "): columns are read by their places");
   }
 }
 
@@ -144,13 +110,13 @@ class text_rows final : public row_source {
   [[nodiscard]] deeprec::result<reader> open() {
     if (is_pipe_) {
       auto pipe = std::make_unique<pipe_text>(path_);
-      check_head(path_, pipe->head(), format_);
+      check_header(path_, pipe->head(), format_);
       return read_stream(executor_, format_, path_, std::move(pipe), options_);
     }
     auto text = open_text(path_);
     if (!is_checked_) {
       if (const deeprec::status opened = text->open(); !opened) throw failure(path_ + ": " + opened.detail());
-      check_head(path_, read_head(*text, path_), format_);
+      check_header(path_, read_head(*text, path_), format_);
       text->close();
       is_checked_ = true;
     }
