@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -99,6 +101,21 @@ concept TextFormat = std::copyable<F> && TextLayout<typename F::layout> &&
                      };
 
 namespace detail {
+
+/// Runs f, which returns a status or a result. Where it can't allocate that is out_of_memory.
+template <class F>
+auto or_no_room(F&& f) -> decltype(f()) {
+#if DEEPREC_EXCEPTIONS
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {  // more elements than an array can have
+  }
+  return status(errc::out_of_memory, "memory must provide room for rows, chunks and names (it refused)");
+#else
+  return f();
+#endif
+}
 
 /// Computes the row of a token by the function of a format; null, or why the line is malformed.
 inline const char* bucket_reason(bucket_function bucket, std::string_view token, int feature, index_t rows,
@@ -198,28 +215,31 @@ struct parsed_text {
 template <TextFormat Format, class = detail::unit>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
                                const parse_options& options = {}) {
-  if (const status s = format.check(); !s) return s;
-  batch.reshape(format.shape());
-  if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
-  const std::string_view all = text.substr(detail::byte_order_mark(text));
-  const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
-  std::string_view body = all;
-  if (layout.has_header) {
-    const std::size_t end = all.find('\n');
-    body.remove_prefix(end == std::string_view::npos ? all.size() : end + 1);
-  }
-  line_log log(options.on_malformed, options.longest_line);
-  log.count_lines(layout.has_header ? 1 : 0);
-  if (const status s = format.parse(layout, body, batch, log); !s) {
+  return detail::or_no_room([&]() -> result<parsed_text> {
+    if (const status s = format.check(); !s) return s;
     batch.clear();
-    return fault(s, "<text>");
-  }
-  parsed_text done;
-  if (log.rejected() > 0) done.first_skipped.emplace(log.first(), "<text>");
-  done.rows = batch.rows();
-  done.skipped_lines = log.rejected();
-  done.ignored_fields = log.ignored();
-  return done;
+    batch.reshape(format.shape());
+    if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
+    const std::string_view all = text.substr(detail::byte_order_mark(text));
+    const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
+    std::string_view body = all;
+    if (layout.has_header) {
+      const std::size_t end = all.find('\n');
+      body.remove_prefix(end == std::string_view::npos ? all.size() : end + 1);
+    }
+    line_log log(options.on_malformed, options.longest_line);
+    log.count_lines(layout.has_header ? 1 : 0);
+    if (const status s = format.parse(layout, body, batch, log); !s) {
+      batch.clear();
+      return fault(s, "<text>");
+    }
+    parsed_text done;
+    if (log.rejected() > 0) done.first_skipped.emplace(log.first(), "<text>");
+    done.rows = batch.rows();
+    done.skipped_lines = log.rejected();
+    done.ignored_fields = log.ignored();
+    return done;
+  });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI
