@@ -23,6 +23,9 @@ using namespace deeprec_test;
 namespace {
 
 std::atomic<long> allocations{0};
+std::atomic<long> until_refusal{0};  // the allocation that is refused; 0: none
+
+bool refused() { return until_refusal > 0 && --until_refusal == 0; }
 
 }  // namespace
 
@@ -31,11 +34,13 @@ std::atomic<long> allocations{0};
 #if !DEEPREC_TEST_SANITIZED
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
+  if (refused()) throw std::bad_alloc();
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
+  if (refused()) throw std::bad_alloc();
   const auto align = static_cast<std::size_t>(alignment);
   if (void* p = std::aligned_alloc(align, (bytes + align - 1) / align * align)) return p;
   throw std::bad_alloc();
@@ -462,6 +467,149 @@ TEST_CASE("reader: without memory there is a fault, and no half batch") {
   }
   CHECK(failed > 3);
 }
+
+#if !DEEPREC_TEST_SANITIZED
+namespace {
+
+/// Makes a reader and reads everything, with the n-th allocation refused and what was refused called again.
+/// Returns whether there were so many.
+template <class Make>
+bool reads_all_without(long n, const outcome& expected, index_t max_rows, Make&& make) {
+  until_refusal = n;
+  auto reader = make();
+  const bool made_again = !reader;
+  if (made_again) {
+    CHECK(reader.fault().code() == errc::out_of_memory);
+    reader = make();
+  }
+  REQUIRE(reader);
+  outcome got;
+  sparse_batch batch;
+  bool fired = false;
+  int refusals = made_again ? 1 : 0;
+  for (;;) {
+    const auto rows = reader.value().next(batch, max_rows);
+    if (!rows && rows.code() == errc::out_of_memory) {
+      CHECK(batch.rows() == 0);
+      ++refusals;
+      continue;
+    }
+    const long armed = until_refusal.exchange(0);  // of the reader, not of this loop
+    if (!rows) got.fault = rows.fault().message();
+    got.sound = got.sound && is_sound(batch);
+    for (plain_row& row : to_plain(batch)) got.rows.push_back(std::move(row));
+    fired = armed == 0;
+    if (!rows || rows.value() == 0) break;
+    until_refusal = armed;
+  }
+  CHECK(refusals <= 1);
+  CHECK(got.sound);
+  CHECK(got.rows == expected.rows);
+  const std::string fault = got.fault;
+  // A fault whose name could not be stored comes without it.
+  CHECK((fault == expected.fault || (!fault.empty() && expected.fault.ends_with(fault))));
+  CHECK(reader.value().skipped_lines() == expected.skipped);
+  const auto& first = reader.value().first_skipped();
+  CHECK((first ? first->message() : std::string()) == expected.first_skipped);
+  return fired;
+}
+
+}  // namespace
+
+TEST_CASE("reader: any allocation may be refused once: the call after that goes on, and no row is lost") {
+  dice die(24);
+  const inline_executor here;
+  const std::string good = random_criteo_text(die, 60) + "\n";
+  std::string jagged;
+  for (int r = 0; r < 60; ++r) jagged += "1 3:0.5 " + std::to_string(1 + r) + ":1\n";
+  const auto check = [&](const auto& format, const std::string& rows) {
+    for (const bool bad : {false, true}) {
+      const std::string text = rows + (bad ? "rubbish\n" : "") + rows;
+      const temporary_file file(text), empty("");
+      for (const malformed policy : {malformed::fault, malformed::drop}) {
+        const reader_options options{.on_malformed = policy, .chunk_bytes = 3000, .chunks_in_flight = 2};
+        const auto make_text = [&] { return read_text(here, format, text, options); };
+        const auto make_files = [&] {
+          const long armed = until_refusal.exchange(0);
+          std::vector<std::string> paths{empty.path(), file.path()};
+          until_refusal = armed;
+          return read_files(here, format, std::move(paths), options);
+        };
+        const auto make_stream = [&] {
+          const long armed = until_refusal.exchange(0);
+          auto stream = std::make_unique<file_stream>(file.path());
+          std::string name = file.path();
+          until_refusal = armed;
+          return read_stream(here, format, std::move(name), std::move(stream), options);
+        };
+        const auto refuse_each = [&](const auto& make) {
+          const outcome expected = read_all(make().or_throw(), 50);
+          long n = 1;
+          while (reads_all_without(n, expected, 50, make)) ++n;
+          CHECK(n > 12);
+        };
+        refuse_each(make_text);
+        refuse_each(make_files);
+        refuse_each(make_stream);
+      }
+      for (long n = 1;; ++n) {
+        sparse_batch batch;
+        until_refusal = n;
+        const auto parsed = parse_text(format, text, batch, {.on_malformed = malformed::drop});
+        const bool was_refused = until_refusal.exchange(0) == 0;
+        if (!was_refused) break;
+        CHECK(parsed.code() == errc::out_of_memory);
+        CHECK(batch.rows() == 0);
+        CHECK(parse_text(format, text, batch, {.on_malformed = malformed::drop}).or_throw().rows == 120);
+      }
+    }
+  };
+  check(small_tables(), good);
+  check(libsvm_format{}, jagged);
+}
+
+namespace {
+
+struct throwing_executor {
+  mutable int calls = 0;
+  int period = 0;
+  template <class Body>
+  void parallel_for(index_t n, index_t, Body&& body) const {
+    body(0, (n + 1) / 2, 0);
+    if (++calls % period == 0) throw 7;
+    if (n > 1) body((n + 1) / 2, n, 0);
+  }
+  [[nodiscard]] static constexpr int concurrency() noexcept { return 1; }
+};
+
+}  // namespace
+
+TEST_CASE("reader: an executor that throws loses no row") {
+  std::string text;
+  for (int r = 0; r < 300; ++r) text += "1 3:0.5 " + std::to_string(1 + r) + ":1\n";
+  const outcome expected = read_memory(libsvm_format{}, text, 70);
+  for (const int period : {2, 3, 5}) {
+    const throwing_executor executor{0, period};
+    auto reader =
+        read_text(executor, libsvm_format{}, text, {.chunk_bytes = 500, .chunks_in_flight = 3}).or_throw();
+    sparse_batch batch;
+    plain_rows rows;
+    int thrown = 0;
+    for (;;) {
+      try {
+        const index_t got = reader.next(batch, 70).or_throw();
+        if (got == 0) break;
+        CHECK(is_sound(batch));
+        for (plain_row& row : to_plain(batch)) rows.push_back(std::move(row));
+      } catch (int) {
+        ++thrown;
+      }
+    }
+    CHECK(thrown > 0);
+    CHECK(rows == expected.rows);
+  }
+}
+#endif
 
 TEST_CASE("reader: once batch and chunks have grown, reading allocates nothing") {
   dice die(21);

@@ -19,6 +19,7 @@
 
 #include <deeprec/core/isa.hpp>
 #include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/feasign_format.hpp>
 #include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
@@ -190,6 +191,36 @@ TEST_CASE("isa: a machine without F16C runs no region that is compiled for it") 
   CHECK(detail::best_isa_of(cpu) == isa::portable);
   cpu.f16c = true;
   CHECK(detail::best_isa_of(cpu) == isa::avx2);
+}
+
+TEST_CASE("n03: the next epoch's reader takes the place of one that holds the begin of a line") {
+  // Under a sanitizer, or where freed memory is overwritten (tests/data/batch_reader_test.cpp), the old text
+  // was seen to be freed through a resource that was gone.
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "1 3:0.5 17:1\n";
+  const temporary_file file(text);
+  const inline_executor here;
+  const auto make = [&] {
+    return read_stream(here, libsvm_format{}, "stream", std::make_unique<file_stream>(file.path()),
+                       {.chunk_bytes = 100, .chunks_in_flight = 2})
+        .or_throw();
+  };
+  sparse_batch batch;
+  auto reader = make();
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    CHECK(reader.next(batch, 10).or_throw() == 10);
+    reader = make();
+  }
+}
+
+TEST_CASE("slot_order_silent: PaddleRec's rows of slot:feasign are no feasign:slot") {
+  feasign_format format(feasign_format::slots(1, 26));
+  format.label_fields = 1;
+  sparse_batch batch;
+  const auto parsed = parse_text(format, "0 1:737395 2:210498 3:903564 4:286224\n", batch);
+  REQUIRE_FALSE(parsed);
+  CHECK(parsed.fault().place().line == 1);
+  CHECK(parsed.fault().message().find("Fix: feasign:slot") != std::string::npos);
 }
 
 TEST_CASE("stream_fault_withheld: what has arrived in a pipe is delivered while the pipe stays open") {

@@ -195,7 +195,8 @@ class batch_reader {
   /// @post    a call waits for more of a stream only when all whole lines of it that had arrived are in
   ///          batches, and after no bad line.
   ///          The rows before a bad line are delivered; the call after that reports the fault, as do
-  ///          all later ones. On a fault the batch is empty
+  ///          all later ones. On a fault the batch is empty. After out_of_memory, or an exception of the
+  ///          executor or the format, no row is lost: a later call goes on
   /// @cost    reading, parsing and one copy of the rows; allocates nothing once batch and chunks
   ///          have grown to their sizes. At most one file more than there are chunks in flight is
   ///          open at a time
@@ -205,6 +206,7 @@ class batch_reader {
   ///          shape_mismatch (max_rows is not positive), stopped (no row is lost: a later call delivers them)
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     const detail::verb_call call(context_, "next");
+<<<<<<< HEAD
     result<index_t> rows = detail::or_out_of_memory([&]() -> result<index_t> {
       batch.reshape(format_.shape());
       if (!call) return call.stopped();
@@ -215,6 +217,30 @@ class batch_reader {
       fault_.emplace(rows.fault());
     }
     return rows;
+=======
+    batch.clear();
+    if (!call) return call.stopped();
+    if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
+    status refusal;
+#if DEEPREC_EXCEPTIONS
+    try {
+#endif
+      refusal = detail::or_no_room([&]() -> status {
+        batch.reshape(format_.shape());
+        return fill_batch(batch, max_rows);
+      });
+#if DEEPREC_EXCEPTIONS
+    } catch (...) {  // of the executor or the format: whoever has rows is told by the next call
+      if (batch.rows() == 0) throw;
+    }
+#endif
+    batch.drop_row();
+    rows_ += batch.rows();
+    if (batch.rows() > 0 || (refusal.ok() && fault_.ok())) return batch.rows();
+    if (!refusal) return refusal_in(refusal, source_);
+    close_through(source_);
+    return refusal_in(fault_, fault_source_);
+>>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
   }
 
   /// Bad lines skipped so far (with malformed::drop), up to the chunk that the last row came from.
@@ -232,6 +258,7 @@ class batch_reader {
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
 
  private:
+<<<<<<< HEAD
   result<index_t> fill_batch(sparse_batch& batch, index_t max_rows) {
     if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
     while (batch.rows() < max_rows && !fault_) {
@@ -252,48 +279,97 @@ class batch_reader {
   /// Reads and parses the next chunks; false at the end of the input, or when the next file can't
   /// be opened (then the fault is set).
   bool refill() {
+=======
+  /// Adds rows to the batch until it is full, the input ends, or a fault comes, which stays; or
+  /// out_of_memory, after which the next call goes on where this one ended.
+  status fill_batch(sparse_batch& batch, index_t max_rows) {
+    while (batch.rows() < max_rows && fault_.ok()) {
+      if (head_ == filled_) {
+        if (batch.rows() > 0 && options_.batches == stream_batches::arrived && stream_is_next()) break;
+        if (const status s = refill(); !s) return s;
+        if (filled_ == 0) break;
+      }
+      if (!loaded_) {
+        context_.executor->parallel_for(filled_, index_t{1}, [this](index_t begin, index_t end, int) {
+          for (index_t i = begin; i < end; ++i) load(chunks_[static_cast<std::size_t>(i)]);
+        });
+        loaded_ = true;
+      }
+      if (const status s = take(batch, max_rows); !s) return s;
+    }
+    return {};
+  }
+
+  /// The fault with the name of its source, where there is memory for that.
+  fault refusal_in(const status& why, index_t source) const {
+    const auto at = static_cast<std::size_t>(source);
+    std::string name;
+    (void)detail::or_no_room([&]() -> status {
+      if (at < sources_.size()) name = sources_[at].name();
+      return {};
+    });
+    return {why, std::move(name)};
+  }
+
+  /// Chooses the next chunks, and reads those of a stream. There are none at the end of the input, or where
+  /// the next source is refused (then the fault is set).
+  status refill() {
+>>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
     close_through(source_ - 1);
     head_ = filled_ = 0;
+    loaded_ = false;
     const auto flight = static_cast<index_t>(chunks_.size());
     while (filled_ < flight && source_ < static_cast<index_t>(sources_.size())) {
       if (filled_ > 0 && stream_is_next()) break;
       detail::text_source& from = sources_[static_cast<std::size_t>(source_)];
-      if (number_ == 0 && !enter(from)) break;
-      if (from.is_stream()) {
-        if (fill(from)) {
-          const std::string_view begin(chunks_.front().buffer.data(), static_cast<std::size_t>(held_));
-          const status s = number_ == 0 ? detail::expect_text(begin) : status();
-          if (s.ok()) {
-            share_out();
-            break;
-          }
-          stream_end_ = s;
+      if (!entered_) {
+        if (const status s = enter(from); !s) {
+          from.close();
+          if (filled_ > 0) break;  // refused again behind the chunks in flight
+          return refused(s);
         }
-        if (!stream_end_) late_fault_.emplace(stream_end_, from.name());
+        entered_ = true;
+      }
+      if (from.is_stream()) {
+        if (const status s = fill(from); !s) return refused(s);
+        if (parsed_ > 0) {
+          const std::string_view begin(chunks_.front().buffer.data(), static_cast<std::size_t>(held_));
+          if (number_ == 0) {
+            if (const status s = detail::expect_text(begin); !s) return refused(s);
+          }
+          share_out();
+          break;
+        }
+        if (!stream_end_) return refused(stream_end_);
         from.close();
-        ++source_;
-        number_ = 0;
+        leave();
         continue;
       }
       if (number_ * options_.chunk_bytes >= from.size()) {
         const bool awaited = filled_ > 0 && chunks_[static_cast<std::size_t>(filled_) - 1].source == source_;
         if (!awaited) from.close();  // an empty file: many may follow in sequence
-        ++source_;
-        number_ = 0;
+        leave();
         continue;
       }
       detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_++)];
       chunk.source = source_;
       chunk.number = number_++;
     }
-    if (filled_ == 0) {
-      fault_ = std::move(late_fault_);
-      return false;
-    }
-    context_.executor->parallel_for(filled_, index_t{1}, [this](index_t begin, index_t end, int) {
-      for (index_t i = begin; i < end; ++i) load(chunks_[static_cast<std::size_t>(i)]);
-    });
-    return true;
+    return {};
+  }
+
+  void leave() noexcept {
+    ++source_;
+    number_ = 0;
+    entered_ = false;
+  }
+
+  /// Sets the fault of the next source; out_of_memory is returned instead.
+  status refused(const status& why) noexcept {
+    if (why.code() == errc::out_of_memory) return why;
+    fault_ = why;
+    fault_source_ = source_;
+    return {};
   }
 
   [[nodiscard]] bool stream_is_next() const noexcept {
@@ -309,19 +385,13 @@ class batch_reader {
 
   /// Opens the next source and detects its layout from its first line, read into the buffer of the next
   /// chunk.
-  bool enter(detail::text_source& from) {
-    if (late_fault_) return false;
-    const auto fail = [&](const status& why) {
-      late_fault_.emplace(why, from.name());
-      from.close();
-      return false;
-    };
-    if (const status s = from.open(); !s) return fail(s);
+  status enter(detail::text_source& from) {
+    if (const status s = from.open(); !s) return s;
     if (from.is_stream()) {
       held_ = parsed_ = 0;
       stream_ended_ = in_long_line_ = false;
       stream_end_ = {};
-      return true;
+      return {};
     }
     std::string_view head = from.text();
     detail::grow_array<char>& buffer = chunks_[static_cast<std::size_t>(filled_)].buffer;
@@ -329,36 +399,31 @@ class batch_reader {
     for (index_t held = 0; !from.in_memory() && held < most;) {
       const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
       if (!buffer.reserve(wanted, held)) {
-        return fail(
-            {errc::out_of_memory, "the memory resource must provide room for the first line (it refused)"});
+        return {errc::out_of_memory, "the memory resource must provide room for the first line (it refused)"};
       }
-      if (const status s = from.read(held, buffer.data() + held, wanted - held); !s) return fail(s);
+      if (const status s = from.read(held, buffer.data() + held, wanted - held); !s) return s;
       head = {buffer.data(), static_cast<std::size_t>(wanted)};
       if (head.find('\n', static_cast<std::size_t>(held)) != std::string_view::npos) break;
       held = wanted;
     }
-    if (const status s = detail::expect_text(head); !s) return fail(s);
+    if (const status s = detail::expect_text(head); !s) return s;
     layouts_[static_cast<std::size_t>(source_)] =
         format_.detect(detail::head_line(head, options_.longest_line));
-    return true;
+    return {};
   }
 
-  /// Reads the next lines of a stream: those that have arrived, at least one; false at its end. They are the
+  /// Reads the next lines of a stream: those that have arrived, at least one; none at its end. They are the
   /// first parsed_ of the held_ bytes in the first chunk's buffer; the rest, the begin of a line, is kept.
-  bool fill(detail::text_source& from) {
-    if (stream_ended_) return false;
+  status fill(detail::text_source& from) {
     detail::grow_array<char>& buffer = chunks_.front().buffer;
     held_ -= parsed_;
     if (held_ > 0 && parsed_ > 0) {
       std::memmove(buffer.data(), buffer.data() + parsed_, static_cast<std::size_t>(held_));
     }
     parsed_ = 0;
+    if (stream_ended_) return {};
     const index_t flight = options_.chunk_bytes * static_cast<index_t>(chunks_.size());
     const index_t too_long = detail::head_bytes(options_.longest_line);
-    const auto end_with = [this](const status& why) {
-      stream_end_ = why;
-      stream_ended_ = true;
-    };
     using clock = std::chrono::steady_clock;
     clock::time_point due;  // when the lines are parsed even if more arrive
     while (!stream_ended_) {
@@ -373,15 +438,15 @@ class batch_reader {
             (std::min)((std::max)(2 * room_, options_.chunk_bytes), (std::max)(flight, too_long));
         if (!buffer.reserve(wanted, held_)) {
           if (parsed_ > 0) break;
-          end_with({errc::out_of_memory, "the memory resource must provide room for text (it refused)"});
-          break;
+          return {errc::out_of_memory, "the memory resource must provide room for text (it refused)"};
         }
         room_ = wanted;
       }
       index_t got = 0;
       const status s = from.read_on(buffer.data() + held_, room_ - held_, got);
       if (!s || got == 0) {
-        end_with(s);
+        stream_end_ = s;
+        stream_ended_ = true;
         break;
       }
       if (in_long_line_) {  // its begin was delivered, and was too long; nothing else is held
@@ -400,7 +465,7 @@ class batch_reader {
       held_ += got;
     }
     if (stream_ended_ && stream_end_.ok()) parsed_ = held_;  // the last line has no end
-    return parsed_ > 0;
+    return {};
   }
 
   /// Gives those lines to chunks, about as many bytes to each.
@@ -452,59 +517,72 @@ class batch_reader {
     chunk.state = format_.parse(layout, text, chunk.rows, chunk.log);
   }
 
-  /// Copies rows of parsed chunks to the batch, until it has max_rows.
-  void take(sparse_batch& batch, index_t max_rows) {
+  /// Copies rows of parsed chunks to the batch, until it has max_rows. They are taken once they are copied.
+  status take(sparse_batch& batch, index_t max_rows) {
+    detail::text_chunk& first = chunks_[static_cast<std::size_t>(head_)];
+    if (first.state.code() == errc::out_of_memory && first.used >= first.rows.rows()) {
+      const index_t used = first.used;  // its rows so far
+      load(first);
+      first.used = used;
+      if (first.state.code() == errc::out_of_memory && used >= first.rows.rows()) return first.state;
+    }
     index_t wanted = max_rows - batch.rows();
+    index_t head = head_;
+    index_t more = 0;  // rows of the chunk there
+    bool ends = false;
     parts_.clear();
-    while (head_ < filled_ && wanted > 0) {
-      detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(head_)];
+    while (head < filled_ && wanted > 0) {
+      detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(head)];
       if (!chunk.counted) count(chunk);
       const index_t left = chunk.rows.rows() - chunk.used;
-      const index_t taken = (std::min)(left, wanted);
-      if (taken > 0) parts_.push_back({&chunk.rows, chunk.used, taken});
-      chunk.used += taken;
-      wanted -= taken;
-      if (taken < left) break;
-      if (!chunk.state) {
-        fault_ = std::move(chunk_fault_);
-        break;
-      }
-      ++head_;
+      more = (std::min)(left, wanted);
+      if (more > 0) parts_.push_back({&chunk.rows, chunk.used, more});
+      wanted -= more;
+      ends = more == left && !chunk.state;
+      if (more < left || ends) break;
+      ++head;
+      more = 0;
     }
-    if (parts_.empty()) return;
-    const std::span<const sparse_batch::part> parts(parts_);
-    if (const status s = batch.reserve_parts(parts); !s) {
-      batch.clear();
-      fault_.emplace(s);
-      return;
+    if (!parts_.empty()) {
+      const std::span<const sparse_batch::part> parts(parts_);
+      if (const status s = batch.reserve_parts(parts); !s) return s;
+      const index_t pieces = batch.copy_pieces();
+      // A few features at a time; the rows of a small batch are not worth waking a thread for.
+      const index_t grain = max_rows < 512 ? pieces : std::max<index_t>(1, pieces / 16);
+      context_.executor->parallel_for(pieces, grain, [&batch, parts](index_t begin, index_t end, int) {
+        for (index_t piece = begin; piece < end; ++piece) batch.copy_piece(piece, parts);
+      });
+      batch.commit_parts(parts);
     }
-    const index_t pieces = batch.copy_pieces();
-    // A few features at a time; the rows of a small batch are not worth waking a thread for.
-    const index_t grain = max_rows < 512 ? pieces : std::max<index_t>(1, pieces / 16);
-    context_.executor->parallel_for(pieces, grain, [&batch, parts](index_t begin, index_t end, int) {
-      for (index_t piece = begin; piece < end; ++piece) batch.copy_piece(piece, parts);
-    });
-    batch.commit_parts(parts);
+    head_ = head;
+    if (head == filled_) return {};
+    detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(head)];
+    chunk.used += more;
+    if (ends && chunk.state.code() != errc::out_of_memory) {
+      fault_ = chunk_fault_;
+      fault_source_ = chunk.source;
+    }
+    return {};
   }
 
-  /// Adds a chunk's lines and bad lines to the sums, and sets the fault that ended it.
+  /// Adds a chunk's lines and bad lines to the sums, and locates the fault that ended it. A chunk without
+  /// memory is loaded again, and counted then.
   void count(detail::text_chunk& chunk) {
-    chunk.counted = true;
-    if (chunk.number == 0) lines_ = 0;
+    if (chunk.state.code() == errc::out_of_memory) return;
+    const index_t before = chunk.number == 0 ? 0 : lines_;
     const detail::text_source& source = sources_[static_cast<std::size_t>(chunk.source)];
-    const std::string& name = source.name();
-    if (chunk.state.code() == errc::parse_error && source.became_shorter()) {
-      chunk_fault_.emplace(detail::shorter_file, name);
-    } else if (chunk.state.code() == errc::parse_error) {
-      chunk_fault_ = detail::in_text(chunk.state, name, lines_);
-    } else if (!chunk.state) {
-      chunk_fault_.emplace(chunk.state, name);
-    } else if (chunk.log.rejected() > 0) {
-      if (skipped_ == 0) first_skipped_ = detail::in_text(chunk.log.first(), name, lines_);
+    chunk_fault_ = chunk.state;
+    if (chunk.state.code() == errc::parse_error) {
+      chunk_fault_ = source.became_shorter()
+                         ? detail::shorter_file
+                         : detail::in_line(chunk.state, before + chunk.state.place().line);
+    } else if (chunk.state.ok() && chunk.log.rejected() > 0) {
+      if (skipped_ == 0) first_skipped_ = detail::in_text(chunk.log.first(), source.name(), before);
       skipped_ += chunk.log.rejected();
     }
-    lines_ += chunk.log.lines();
+    lines_ = before + chunk.log.lines();
     ignored_ += chunk.log.ignored();
+    chunk.counted = true;
   }
 
   Format format_;
@@ -514,14 +592,16 @@ class batch_reader {
   std::vector<typename Format::layout> layouts_;
   std::vector<detail::text_chunk> chunks_;
   std::vector<sparse_batch::part> parts_;
-  std::optional<fault> fault_;        // reported by every further call
-  std::optional<fault> late_fault_;   // of a file after the chunks in flight
-  std::optional<fault> chunk_fault_;  // of the chunk at the head
+  status fault_;        // reported by every further call
+  status chunk_fault_;  // of the chunk at the head
   std::optional<fault> first_skipped_;
+  index_t fault_source_ = 0;
   index_t head_ = 0;  // chunks [head_, filled_) still hold rows
   index_t filled_ = 0;
   index_t source_ = 0;  // source of the next chunk to read
   index_t number_ = 0;  // number of that chunk
+  bool entered_ = false;  // that source is open, and its layout is known
+  bool loaded_ = false;   // the chunks are parsed
   index_t closed_ = 0;  // sources closed so far
   index_t lines_ = 0;   // lines of the current source before the head
   index_t skipped_ = 0;
@@ -550,8 +630,13 @@ auto make_reader(Context&& context_or_executor, Format format, std::vector<text_
 }
 
 template <class Context, class Format>
+<<<<<<< HEAD
 using reader_result = result<decltype(make_reader(std::declval<Context>(), std::declval<Format>(),
                                                   std::vector<text_source>(), reader_options()))>;
+=======
+using reader_of =
+    decltype(make_reader(std::declval<Context>(), std::declval<Format>(), std::vector<text_source>(), {}));
+>>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
 
 }  // namespace detail
 
@@ -566,9 +651,14 @@ using reader_result = result<decltype(make_reader(std::declval<Context>(), std::
 /// @example auto reader = read_files(pool, criteo_format{}, {"train.txt"}).or_throw();
 template <class Context, class Format, class = detail::unit>
 auto read_files(Context&& context_or_executor, Format format, std::vector<std::string> paths,
+<<<<<<< HEAD
                 const reader_options& options = {})
     -> detail::reader_result<Context, Format> {
   return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
+=======
+                const reader_options& options = {}) -> result<detail::reader_of<Context, Format>> {
+  return detail::or_no_room([&]() -> result<detail::reader_of<Context, Format>> {
+>>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
     if (const status s = format.check(); !s) return s;
     std::vector<detail::text_source> sources;
     sources.reserve(paths.size());
@@ -580,6 +670,7 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
     return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
                                std::move(sources), options);
   });
+<<<<<<< HEAD
 }
 
 /// The same, for a call without an executor: it does not compile, and the message has the right one.
@@ -595,6 +686,8 @@ auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
   static_assert(detail::always_false<Format>,
                 "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
                 "a thread_pool pool; or an inline_executor, which parses in the caller.");
+=======
+>>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
 }
 
 /// A reader of text in memory, which is parsed in place. The file of a fault is "<text>".
@@ -605,9 +698,14 @@ auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
 /// @error   unsupported (the format's options contradict each other), out_of_memory
 template <class Context, class Format, class = detail::unit>
 auto read_text(Context&& context_or_executor, Format format, std::string_view text,
+<<<<<<< HEAD
                const reader_options& options = {})
     -> detail::reader_result<Context, Format> {
   return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
+=======
+               const reader_options& options = {}) -> result<detail::reader_of<Context, Format>> {
+  return detail::or_no_room([&]() -> result<detail::reader_of<Context, Format>> {
+>>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
     if (const status s = format.check(); !s) return s;
     std::vector<detail::text_source> sources;
     sources.emplace_back("<text>", text);
@@ -623,13 +721,22 @@ auto read_text(Context&& context_or_executor, Format format, std::string_view te
 /// @cost    opens the stream; allocates the list of chunks
 /// @threads reentrant
 /// @error   what open() of the stream returns, unsupported (the format's options contradict each other),
+<<<<<<< HEAD
 ///          out_of_memory
+=======
+///          out_of_memory: then the stream is gone
+>>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
 /// @example read_stream(pool, criteo_format{}, "stdin", std::make_unique<file_stream>(0))
 template <class Context, class Format, class = detail::unit>
 auto read_stream(Context&& context_or_executor, Format format, std::string name,
                  std::unique_ptr<text_stream> stream, const reader_options& options = {})
+<<<<<<< HEAD
     -> detail::reader_result<Context, Format> {
   return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
+=======
+    -> result<detail::reader_of<Context, Format>> {
+  return detail::or_no_room([&]() -> result<detail::reader_of<Context, Format>> {
+>>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
     if (const status s = format.check(); !s) return s;
     std::vector<detail::text_source> sources;
     detail::text_source& source = sources.emplace_back(std::move(name), std::move(stream));

@@ -6,9 +6,9 @@
 //
 // With the option bucket a function of the caller computes the rows instead. A missing token is hashed as the
 // empty string; a missing integer becomes missing_dense. A header is skipped unread, also one of column
-// numbers as pandas writes it (0, 1, 2 ... or 1, 2, 3 ...), and so is the Id column that it may name first: the
-// order of the columns is always the one above. CR before the line end and empty lines are ignored. Rows to
-// predict may lack the label: label_column.
+// numbers as pandas writes it (0, 1, 2 ... or 1, 2, 3 ...), and so is the Id column that it may name first:
+// the order of the columns is always the one above. CR before the line end and empty lines are ignored. Rows
+// to predict may lack the label: label_column.
 // Not here: CSV quoting. "" alone is understood, as a missing value; any other field in quotes makes its line
 // malformed (a token of six characters where the first line has such a field too). Feature scaling.
 #pragma once

@@ -23,8 +23,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// The decompressed text of a gzip file, of all its members. Zeros and line ends behind one are ignored.
 ///
 /// @threads one thread at a time
-/// @error   read: io_error for what is truncated, corrupt (by gzip's own checksum), followed by other bytes, or
-///          no gzip file
+/// @error   read: io_error for what is truncated, corrupt (by gzip's own checksum), followed by other bytes,
+///          or no gzip file
 class gzip_stream final : public text_stream {
  public:
   explicit gzip_stream(std::string path) : file_(std::move(path)) {}

@@ -24,8 +24,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// The decompressed text of a zstd file, of all its frames. Zeros and line ends behind one are ignored.
 ///
 /// @threads one thread at a time
-/// @error   read: io_error for what is truncated, corrupt, followed by other bytes, no zstd file, or made with a
-///          window above 128 MB
+/// @error   read: io_error for what is truncated, corrupt, followed by other bytes, no zstd file, or made
+///          with a window above 128 MB
 class zstd_stream final : public text_stream {
  public:
   explicit zstd_stream(std::string path) : file_(std::move(path)) {}
