@@ -206,18 +206,6 @@ class batch_reader {
   ///          shape_mismatch (max_rows is not positive), stopped (no row is lost: a later call delivers them)
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     const detail::verb_call call(context_, "next");
-<<<<<<< HEAD
-    result<index_t> rows = detail::or_out_of_memory([&]() -> result<index_t> {
-      batch.reshape(format_.shape());
-      if (!call) return call.stopped();
-      return fill_batch(batch, max_rows);
-    });
-    if (rows.code() == errc::out_of_memory && !fault_) {  // where the input stands is not known any more
-      batch.clear();
-      fault_.emplace(rows.fault());
-    }
-    return rows;
-=======
     batch.clear();
     if (!call) return call.stopped();
     if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
@@ -225,7 +213,7 @@ class batch_reader {
 #if DEEPREC_EXCEPTIONS
     try {
 #endif
-      refusal = detail::or_no_room([&]() -> status {
+      refusal = detail::or_out_of_memory([&]() -> status {
         batch.reshape(format_.shape());
         return fill_batch(batch, max_rows);
       });
@@ -240,7 +228,6 @@ class batch_reader {
     if (!refusal) return refusal_in(refusal, source_);
     close_through(source_);
     return refusal_in(fault_, fault_source_);
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
   }
 
   /// Bad lines skipped so far (with malformed::drop), up to the chunk that the last row came from.
@@ -258,28 +245,6 @@ class batch_reader {
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
 
  private:
-<<<<<<< HEAD
-  result<index_t> fill_batch(sparse_batch& batch, index_t max_rows) {
-    if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
-    while (batch.rows() < max_rows && !fault_) {
-      if (head_ == filled_) {
-        const bool would_wait = options_.batches == stream_batches::arrived && stream_is_next();
-        if ((batch.rows() > 0 && would_wait) || !refill()) break;
-      }
-      take(batch, max_rows);
-    }
-    if (batch.rows() == 0 && fault_) {
-      close_through(source_);
-      return *fault_;
-    }
-    rows_ += batch.rows();
-    return batch.rows();
-  }
-
-  /// Reads and parses the next chunks; false at the end of the input, or when the next file can't
-  /// be opened (then the fault is set).
-  bool refill() {
-=======
   /// Adds rows to the batch until it is full, the input ends, or a fault comes, which stays; or
   /// out_of_memory, after which the next call goes on where this one ended.
   status fill_batch(sparse_batch& batch, index_t max_rows) {
@@ -304,7 +269,7 @@ class batch_reader {
   fault refusal_in(const status& why, index_t source) const {
     const auto at = static_cast<std::size_t>(source);
     std::string name;
-    (void)detail::or_no_room([&]() -> status {
+    (void)detail::or_out_of_memory([&]() -> status {
       if (at < sources_.size()) name = sources_[at].name();
       return {};
     });
@@ -314,7 +279,6 @@ class batch_reader {
   /// Chooses the next chunks, and reads those of a stream. There are none at the end of the input, or where
   /// the next source is refused (then the fault is set).
   status refill() {
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
     close_through(source_ - 1);
     head_ = filled_ = 0;
     loaded_ = false;
@@ -630,13 +594,8 @@ auto make_reader(Context&& context_or_executor, Format format, std::vector<text_
 }
 
 template <class Context, class Format>
-<<<<<<< HEAD
-using reader_result = result<decltype(make_reader(std::declval<Context>(), std::declval<Format>(),
-                                                  std::vector<text_source>(), reader_options()))>;
-=======
 using reader_of =
     decltype(make_reader(std::declval<Context>(), std::declval<Format>(), std::vector<text_source>(), {}));
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
 
 }  // namespace detail
 
@@ -651,14 +610,8 @@ using reader_of =
 /// @example auto reader = read_files(pool, criteo_format{}, {"train.txt"}).or_throw();
 template <class Context, class Format, class = detail::unit>
 auto read_files(Context&& context_or_executor, Format format, std::vector<std::string> paths,
-<<<<<<< HEAD
-                const reader_options& options = {})
-    -> detail::reader_result<Context, Format> {
-  return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
-=======
                 const reader_options& options = {}) -> result<detail::reader_of<Context, Format>> {
-  return detail::or_no_room([&]() -> result<detail::reader_of<Context, Format>> {
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
+  return detail::or_out_of_memory([&]() -> result<detail::reader_of<Context, Format>> {
     if (const status s = format.check(); !s) return s;
     std::vector<detail::text_source> sources;
     sources.reserve(paths.size());
@@ -670,7 +623,6 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
     return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
                                std::move(sources), options);
   });
-<<<<<<< HEAD
 }
 
 /// The same, for a call without an executor: it does not compile, and the message has the right one.
@@ -686,8 +638,6 @@ auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
   static_assert(detail::always_false<Format>,
                 "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
                 "a thread_pool pool; or an inline_executor, which parses in the caller.");
-=======
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
 }
 
 /// A reader of text in memory, which is parsed in place. The file of a fault is "<text>".
@@ -698,14 +648,8 @@ auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
 /// @error   unsupported (the format's options contradict each other), out_of_memory
 template <class Context, class Format, class = detail::unit>
 auto read_text(Context&& context_or_executor, Format format, std::string_view text,
-<<<<<<< HEAD
-               const reader_options& options = {})
-    -> detail::reader_result<Context, Format> {
-  return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
-=======
                const reader_options& options = {}) -> result<detail::reader_of<Context, Format>> {
-  return detail::or_no_room([&]() -> result<detail::reader_of<Context, Format>> {
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
+  return detail::or_out_of_memory([&]() -> result<detail::reader_of<Context, Format>> {
     if (const status s = format.check(); !s) return s;
     std::vector<detail::text_source> sources;
     sources.emplace_back("<text>", text);
@@ -721,22 +665,13 @@ auto read_text(Context&& context_or_executor, Format format, std::string_view te
 /// @cost    opens the stream; allocates the list of chunks
 /// @threads reentrant
 /// @error   what open() of the stream returns, unsupported (the format's options contradict each other),
-<<<<<<< HEAD
-///          out_of_memory
-=======
 ///          out_of_memory: then the stream is gone
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
 /// @example read_stream(pool, criteo_format{}, "stdin", std::make_unique<file_stream>(0))
 template <class Context, class Format, class = detail::unit>
 auto read_stream(Context&& context_or_executor, Format format, std::string name,
                  std::unique_ptr<text_stream> stream, const reader_options& options = {})
-<<<<<<< HEAD
-    -> detail::reader_result<Context, Format> {
-  return detail::or_out_of_memory([&]() -> detail::reader_result<Context, Format> {
-=======
     -> result<detail::reader_of<Context, Format>> {
-  return detail::or_no_room([&]() -> result<detail::reader_of<Context, Format>> {
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
+  return detail::or_out_of_memory([&]() -> result<detail::reader_of<Context, Format>> {
     if (const status s = format.check(); !s) return s;
     std::vector<detail::text_source> sources;
     detail::text_source& source = sources.emplace_back(std::move(name), std::move(stream));

@@ -11,9 +11,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
-#include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -102,21 +100,6 @@ concept TextFormat = std::copyable<F> && TextLayout<typename F::layout> &&
                      };
 
 namespace detail {
-
-/// Runs f, which returns a status or a result. Where it can't allocate that is out_of_memory.
-template <class F>
-auto or_no_room(F&& f) -> decltype(f()) {
-#if DEEPREC_EXCEPTIONS
-  try {
-    return f();
-  } catch (const std::bad_alloc&) {
-  } catch (const std::length_error&) {  // more elements than an array can have
-  }
-  return status(errc::out_of_memory, "memory must provide room for rows, chunks and names (it refused)");
-#else
-  return f();
-#endif
-}
 
 /// Computes the row of a token by the function of a format; null, or why the line is malformed.
 inline const char* bucket_reason(bucket_function bucket, std::string_view token, int feature, index_t rows,
@@ -216,14 +199,9 @@ struct parsed_text {
 template <TextFormat Format, class = detail::unit>
 result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
                                const parse_options& options = {}) {
-<<<<<<< HEAD
   return detail::or_out_of_memory([&]() -> result<parsed_text> {
     if (const status s = format.check(); !s) return s;
-=======
-  return detail::or_no_room([&]() -> result<parsed_text> {
-    if (const status s = format.check(); !s) return s;
     batch.clear();
->>>>>>> f9dd3c275e9ad1a6bc7ee1bf990c6e75c372dece
     batch.reshape(format.shape());
     if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
     const std::string_view all = text.substr(detail::byte_order_mark(text));
