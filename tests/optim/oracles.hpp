@@ -124,9 +124,13 @@ struct oracle<adam, Wrong> {
     for (std::size_t j = 0; j < d; ++j) {
       s[j] = b1 * s[j] + (1 - b1) * g[j];
       s[d + j] = b2 * s[d + j] + (1 - b2) * g[j] * g[j];
-      const double m = s[j] / (1 - std::pow(b1, Wrong ? t + 1 : t));
-      const double v = s[d + j] / (1 - std::pow(b2, t));
-      w[j] -= real(o.learning_rate) * m / (std::sqrt(v) + real(o.epsilon));
+      const double bias1 = 1 - std::pow(b1, Wrong ? t + 1 : t), bias2 = 1 - std::pow(b2, t);
+      if (o.epsilon_at == epsilon_place::before_correction) {  // as torch.optim.SparseAdam prints it
+        const double rate = real(o.learning_rate) * std::sqrt(bias2) / bias1;
+        w[j] -= rate * s[j] / (std::sqrt(s[d + j]) + real(o.epsilon));
+      } else {
+        w[j] -= real(o.learning_rate) * (s[j] / bias1) / (std::sqrt(s[d + j] / bias2) + real(o.epsilon));
+      }
     }
   }
 };
@@ -139,11 +143,13 @@ struct oracle<rowwise_adam, Wrong> {
   static void step(const rowwise_adam& o, int t, row& w, const row& g, row& s) {
     const double b1 = real(o.beta1), b2 = real(o.beta2);
     s[0] = b2 * s[0] + (1 - b2) * mean_square(g);
-    const double v = Wrong ? s[0] : s[0] / (1 - std::pow(b2, t));
+    const double bias2 = Wrong ? 1 : 1 - std::pow(b2, t);
+    const bool before = o.epsilon_at == epsilon_place::before_correction;
+    const double epsilon = before ? real(o.epsilon) / std::sqrt(bias2) : real(o.epsilon);
     for (std::size_t j = 0; j < w.size(); ++j) {
       s[1 + j] = b1 * s[1 + j] + (1 - b1) * g[j];
       const double m = s[1 + j] / (1 - std::pow(b1, t));
-      w[j] -= real(o.learning_rate) * m / (std::sqrt(v) + real(o.epsilon));
+      w[j] -= real(o.learning_rate) * m / (std::sqrt(s[0] / bias2) + epsilon);
     }
   }
 };

@@ -214,6 +214,13 @@ TEST_CASE("row_optimizer: RMSprop follows its law") { check_optimizer<rmsprop>()
 TEST_CASE("row_optimizer: centered RMSprop follows its law") { check_optimizer<centered_rmsprop>(); }
 TEST_CASE("row_optimizer: Adam follows its law") { check_optimizer<adam>(); }
 TEST_CASE("row_optimizer: rowwise Adam follows its law") { check_optimizer<rowwise_adam>(); }
+TEST_CASE("row_optimizer: Adam and rowwise Adam follow their laws with SparseAdam's place of epsilon") {
+  adam sparse = oracle<adam>::make();
+  rowwise_adam rowwise = oracle<rowwise_adam>::make();
+  sparse.epsilon_at = rowwise.epsilon_at = epsilon_place::before_correction;
+  check_optimizer(sparse);
+  check_optimizer(rowwise);
+}
 TEST_CASE("row_optimizer: AdamAsync follows its law, with Nesterov's momentum too") {
   check_optimizer<adam_async>();
   adam_async ahead = oracle<adam_async>::make();

@@ -11,7 +11,12 @@
 //
 // Moments are lazy, as in PyTorch's SparseAdam, FBGEMM and DeepRec: a row that a batch does not use keeps m,
 // v and its weights, while dense (eager) Adam would decay the moments and change the weights. Bias correction
-// uses the step number, not how often a row was used.
+// uses the step number, not how often a row was used. Epsilon has two places, which matters for small
+// gradients:
+//
+//   epsilon_place::after_correction    sqrt(v / (1 - beta2^t)) + epsilon     torch.optim.Adam, FBGEMM
+//   epsilon_place::before_correction   (sqrt(v) + epsilon) / sqrt(1 - beta2^t)
+//                                      torch.optim.SparseAdam, TensorFlow; adam_async always
 // Source: Kingma, Ba (ICLR 2015); Loshchilov, Hutter (ICLR 2019); PARTIAL_ROWWISE_ADAM of FBGEMM; AdamAsync
 // of DeepRec.
 #pragma once
@@ -53,7 +58,10 @@ struct rowwise_adam_rows {
 
 }  // namespace detail
 
-/// State: m, then v.
+/// What Adam adds epsilon to: the root of v after its bias correction, or before.
+enum class epsilon_place : std::uint8_t { after_correction, before_correction };
+
+/// State: m, then v. `adam{.epsilon_at = epsilon_place::before_correction}` is torch.optim.SparseAdam.
 struct adam {
   static constexpr int row_state = 0;
   static constexpr int element_state = 2;
@@ -65,11 +73,14 @@ struct adam {
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
   std::int64_t step = 1;  ///< the number of this step: next_step() after each batch
+  epsilon_place epsilon_at = epsilon_place::after_correction;
 
   [[nodiscard]] detail::adam_rows prepare() const noexcept {
-    return {{static_cast<float>(static_cast<double>(learning_rate) / detail::bias_of(beta1, step)), epsilon,
-             beta1, detail::rest_of(beta1), beta2, detail::rest_of(beta2),
-             static_cast<float>(1.0 / std::sqrt(detail::bias_of(beta2, step))), 1, 0}};
+    const double rate = static_cast<double>(learning_rate) / detail::bias_of(beta1, step);
+    const double of_squares = std::sqrt(detail::bias_of(beta2, step));
+    const bool before = epsilon_at == epsilon_place::before_correction;
+    return {{static_cast<float>(before ? rate * of_squares : rate), epsilon, beta1, detail::rest_of(beta1),
+             beta2, detail::rest_of(beta2), before ? 1.0F : static_cast<float>(1.0 / of_squares), 1, 0}};
   }
   constexpr void next_step() noexcept { ++step; }
 };
@@ -86,9 +97,10 @@ struct rowwise_adam {
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
   std::int64_t step = 1;  ///< the number of this step: next_step() after each batch
+  epsilon_place epsilon_at = epsilon_place::after_correction;
 
   [[nodiscard]] detail::rowwise_adam_rows prepare() const noexcept {
-    return {adam{learning_rate, beta1, beta2, epsilon, step}.prepare().step};
+    return {adam{learning_rate, beta1, beta2, epsilon, step, epsilon_at}.prepare().step};
   }
   constexpr void next_step() noexcept { ++step; }
 };

@@ -8,7 +8,7 @@
 //   adagrad_decay        1   1  decays applied | sum           step           DeepRec's AdagradDecay, V2
 //   rmsprop              0   1  mean square                                   PyTorch
 //   centered_rmsprop     0   2  mean square, mean                             PyTorch
-//   adam                 0   2  m, v                           step           PyTorch, FBGEMM
+//   adam                 0   2  m, v                           step           PyTorch, FBGEMM; .epsilon_at
 //   rowwise_adam         1   1  v | m                          step           FBGEMM's PARTIAL_ROWWISE_ADAM
 //   adamw(adam, rate)    0   2  m, v                           step           PyTorch
 //   adam_async           0   2  m, v                           powers         DeepRec's AdamAsync
