@@ -8,9 +8,9 @@ _MODES = {"sum": 0, "mean": 1, "max": 2}
 
 
 @torch.library.register_fake("deeprec::embedding_bag_row_gradients")
-def _(gradient, weight, *_):
+def _(gradient, *_):
     rows = torch.library.get_ctx().new_dynamic_size()
-    return gradient.new_empty(rows, dtype=torch.int64), weight.new_empty(rows, weight.shape[1])
+    return gradient.new_empty(rows, dtype=torch.int64), gradient.new_empty(rows, gradient.shape[1])
 
 
 def embedding_bag(
@@ -28,8 +28,9 @@ def embedding_bag(
 ) -> Tensor:
     """torch.nn.functional.embedding_bag, with its arguments in their order.
 
-    Weights are float32, float16 or bfloat16 on the CPU. Sparse gradients have each row that the batch used once
-    (they are coalesced). An id out of range raises IndexError with its bag and position, and nothing is written.
+    Weights are float32, float16 or bfloat16 on the CPU. Sparse gradients have each row that the batch used once; they
+    are coalesced, and weight.grad is marked so where it is the gradient of one call. Second derivatives raise. An id out
+    of range raises IndexError with its bag and position, and nothing is written.
     """
     kind = _MODES.get(mode)
     if kind is None:
