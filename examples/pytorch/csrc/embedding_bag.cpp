@@ -309,7 +309,8 @@ struct bag_function : torch::autograd::Function<bag_function> {
     const auto saved = ctx->get_saved_variables();
     const Tensor &ids = saved[1], &gradient = gradients[0];
     const auto given = [](const Tensor& t) { return t.defined() ? OptionalTensor(t) : std::nullopt; };
-    const OptionalTensor weight = given(saved[0]), offsets = given(saved[2]), sample_weights = given(saved[3]);
+    const OptionalTensor weight = given(saved[0]), offsets = given(saved[2]);
+    const OptionalTensor sample_weights = given(saved[3]);
     const c10::SymInt rows_of_table = ctx->saved_data["rows"].toSymInt();
     const std::int64_t mode = ctx->saved_data["mode"].toInt(), padding = ctx->saved_data["padding"].toInt();
     const std::int64_t flags = ctx->saved_data["flags"].toInt();
@@ -362,7 +363,9 @@ class keeps_the_mark final : public torch::autograd::FunctionPostHook {
     static std::mutex adding;
     const auto stores = torch::autograd::impl::grad_accumulator(weight);
     const std::scoped_lock lock(adding);
-    const auto is_here = [](const auto& hook) { return dynamic_cast<keeps_the_mark*>(hook.get()) != nullptr; };
+    const auto is_here = [](const auto& hook) {
+      return dynamic_cast<keeps_the_mark*>(hook.get()) != nullptr;
+    };
     if (std::ranges::none_of(stores->post_hooks(), is_here)) {
       stores->add_post_hook(std::make_unique<keeps_the_mark>(weight));
     }
@@ -396,8 +399,8 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       "embedding_bag(Tensor weight, Tensor ids, Tensor? offsets, Tensor? per_sample_weights, int mode, "
       "int padding_idx, bool sparse, bool scale_grad_by_freq, bool include_last_offset) -> Tensor");
   m.def(
-      "embedding_bag_dense_gradient(Tensor gradient, Tensor? weight, SymInt rows, Tensor ids, Tensor? offsets, "
-      "Tensor? per_sample_weights, int mode, int padding_idx, bool scale_grad_by_freq, "
+      "embedding_bag_dense_gradient(Tensor gradient, Tensor? weight, SymInt rows, Tensor ids, "
+      "Tensor? offsets, Tensor? per_sample_weights, int mode, int padding_idx, bool scale_grad_by_freq, "
       "bool include_last_offset) -> Tensor");
   m.def(
       "embedding_bag_row_gradients(Tensor gradient, SymInt rows, Tensor ids, Tensor? offsets, "

@@ -276,8 +276,9 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       // What torch.export asks an object for first.
       .def("__obj_flatten__",
            [](const holder&) -> std::string {
-             TORCH_CHECK_NOT_IMPLEMENTED(false, "EmbeddingCollection: torch.export must be given no collection, "
-                                                "whose tables it can't save");
+             TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                         "EmbeddingCollection: torch.export must be given no collection, ",
+                                         "whose tables it can't save");
            })
       .def("number", [](const holder& self) { return self->number; })
       .def("total_width", [](const holder& self) { return self->all->total_width(); })
