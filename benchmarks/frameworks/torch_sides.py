@@ -163,6 +163,26 @@ class RowwiseStep(RowwiseAdagrad):
         super().__init__([group], TRAINING["initial_squares"])
 
 
+# Sparse gradients that an optimizer of PyTorch steps with.
+
+
+def sparse_bags(weight):
+    """Each on rows of its own, which are stepped."""
+    kinds = {"ours": EmbeddingBag, "pytorch": nn.EmbeddingBag}
+    return {side: kind(*weight.shape, mode="sum", sparse=True, _weight=weight.clone()) for side, kind in kinds.items()}
+
+
+def sparse_adam_step(bag, gradient):
+    optimizer = torch.optim.SparseAdam(list(bag.parameters()))
+
+    def step(batch):
+        optimizer.zero_grad(set_to_none=True)
+        bag(*batch).backward(gradient)
+        optimizer.step()
+
+    return step
+
+
 # Rows of 8 bits.
 
 

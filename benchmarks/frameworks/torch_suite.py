@@ -163,6 +163,34 @@ def measure_one_table(sides, name):
     return counters_of(figures, rows=rows)
 
 
+def measure_sparse_step(sides, name, width):
+    """A layer of one table, its backward pass and SparseAdam's step: rows and moments of two sides."""
+    torch = sides.torch
+    rows = min(most_rows(), free_memory() // 4 // (2 * 3 * width * FLOAT))
+    weight = torch.empty(rows, width).uniform_(-1, 1)
+    gradient = torch.empty(BATCH, width).uniform_(-0.1, 0.1)
+    bags = sides.sparse_bags(weight)
+    steps = {side: sides.sparse_adam_step(bag, gradient) for side, bag in bags.items()}
+    figures, cases, offsets = Figures(name), {}, torch.arange(BATCH)
+    for hotness in (1, 20):
+
+        def make(hotness=hotness):
+            return torch.randint(rows, (BATCH * hotness,)), offsets * hotness
+
+        ahead = rotation(make, BATCH * hotness * width * FLOAT)
+        batch = next(ahead)
+        for _ in range(2):
+            for step in steps.values():
+                step(batch)
+        with torch.no_grad():
+            calls = {side: (lambda bag: lambda batch: bag(*batch))(bag) for side, bag in bags.items()}
+            # A step of SparseAdam is the rate times a sign where a sum of gradients is near 0.
+            expect_equal_bags(sides, calls, batch, 100 * hotness, "bags after two steps")
+        cases[f"ids_{hotness}"] = timed(steps, ahead, SECONDS_OF_A_SAMPLE)
+    figures.sample(lambda: [figures.compare(samples, case) for case, samples in cases.items()])
+    return counters_of(figures, rows=rows)
+
+
 def measure_int8(sides, name, widths):
     if not sides.fbgemm_gpu:
         raise Unavailable(sides.torch_models.fbgemm_problem)
@@ -223,6 +251,7 @@ BENCHMARKS = {
     },
     "frameworks/torch/one_table": measure_one_table,
     "frameworks/torch/train/d:64": lambda sides, name: measure_train(sides, name, 64),
+    "frameworks/torch/sparse_step": lambda sides, name: measure_sparse_step(sides, name, 64),
     "frameworks/torch/int8": lambda sides, name: measure_int8(sides, name, (64, 128)),
     "frameworks/torch/dlrm/batch:2048": measure_dlrm,
 }

@@ -5,10 +5,16 @@
 //   embedding_bag_row_gradients         row_gradients: the rows that a batch used, each once
 //   embedding_bag_sample_gradients      weight_gradients
 #include <ATen/ATen.h>
+#include <c10/util/safe_numerics.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -53,9 +59,17 @@ decltype(auto) visit_pooling(std::int64_t mode, std::int64_t padding, F&& f) {
   return visit_linear(mode, padding, f);
 }
 
-void check_weight(const Tensor& weight) {
-  check_on_host(weight, "weight");
-  TORCH_CHECK_VALUE(weight.dim() == 2, "deeprec: weight must have 2 dimensions (has ", weight.dim(), ")");
+/// A matrix on the host.
+void check_matrix(const Tensor& matrix, const char* name) {
+  check_on_host(matrix, name);
+  check_dimensions(matrix, name, 2);
+}
+
+/// A gradient of the bags, as the verbs take it.
+Tensor gradient_rows(const Tensor& gradient) {
+  check_matrix(gradient, "gradient");
+  check_floats(gradient, "gradient");
+  return with_rows(gradient.to(at::kFloat));
 }
 
 // --- CPU -----------------------------------------------------------------------------------------
@@ -63,7 +77,7 @@ void check_weight(const Tensor& weight) {
 Tensor forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
                const OptionalTensor& sample_weights, std::int64_t mode, std::int64_t padding, bool, bool,
                bool includes_last) {
-  check_weight(weight);
+  check_matrix(weight, "weight");
   const bags_of bags(ids, offsets, sample_weights, includes_last);
   const Tensor table = with_rows(weight);
   Tensor out = at::empty({bags.bags(), weight.size(1)}, weight.options().memory_format(std::nullopt));
@@ -80,7 +94,8 @@ Tensor forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& of
   return out;
 }
 
-/// For each bag and column the gradient goes to the first id whose row has the greatest value.
+/// For each bag and column the gradient goes to the first id whose row has the greatest value, or the first
+/// NaN.
 void add_max_gradient(const Tensor& gradient, const Tensor& weight, const bags_of& bags, std::int64_t padding,
                       Tensor& to) {
   const Tensor values = weight.to(at::kFloat).contiguous();
@@ -89,6 +104,8 @@ void add_max_gradient(const Tensor& gradient, const Tensor& weight, const bags_o
   auto out = to.accessor<float, 2>();
   const index_t width = weight.size(1);
   bags.visit([&](const auto& batch) {
+    TORCH_CHECK_VALUE(g.size(0) == batch.bags() && g.size(1) == width, "deeprec: gradient must be (",
+                      batch.bags(), ", ", width, ") (is ", gradient.sizes(), ")");
     const auto ranges = batch.ranges();
     const auto* const ids = batch.ids();
     // Columns are independent, so threads share nothing.
@@ -99,7 +116,10 @@ void add_max_gradient(const Tensor& gradient, const Tensor& weight, const bags_o
           for (index_t k = ranges.begin(b); k < ranges.end(b); ++k) {
             const auto id = static_cast<index_t>(ids[k]);
             if (id == padding) continue;
-            if (best < 0 || rows[id][j] > rows[best][j]) best = id;
+            if (best < 0 || rows[id][j] > rows[best][j] ||
+                (std::isnan(rows[id][j]) && !std::isnan(rows[best][j]))) {
+              best = id;
+            }
           }
           if (best >= 0) out[best][j] += g[b][j];
         }
@@ -108,23 +128,38 @@ void add_max_gradient(const Tensor& gradient, const Tensor& weight, const bags_o
   });
 }
 
-/// The gradient of `rows` rows, divided by the number of times that the batch has each where it is to be.
-Tensor dense_gradient(const Tensor& gradient, const Tensor& weight, const Tensor& ids,
-                      const OptionalTensor& offsets, const OptionalTensor& sample_weights, std::int64_t mode,
-                      std::int64_t padding, bool by_frequency, bool includes_last) {
+/// The number of ids that are in bags: those behind the last offset are in none.
+index_t ids_in_bags(const bags_of& bags) {
+  const index_t end = bags.visit([](const auto& batch) {
+    return batch.bags() == 0 ? index_t{0} : static_cast<index_t>(batch.ranges().end(batch.bags() - 1));
+  });
+  TORCH_CHECK_VALUE(end >= 0 && end <= bags.id_count(), "deeprec: the last offset must be one of ",
+                    bags.id_count(), " ids (is ", end, ")");
+  return end;
+}
+
+/// The gradient of `rows` rows, divided by the number of times that the batch has each where it is to be. Of
+/// `weight` mode max reads the values.
+Tensor dense_gradient(const Tensor& gradient, const OptionalTensor& weight, std::int64_t rows,
+                      const Tensor& ids, const OptionalTensor& offsets, const OptionalTensor& sample_weights,
+                      std::int64_t mode, std::int64_t padding, bool by_frequency, bool includes_last) {
   const bags_of bags(ids, offsets, sample_weights, includes_last);
-  const Tensor g = with_rows(gradient.to(at::kFloat));
+  const Tensor g = gradient_rows(gradient);
   const bool is_max = mode == mode_max;
   // Rounded once, at the end.
-  const at::ScalarType type = is_max || by_frequency ? at::kFloat : weight.scalar_type();
-  Tensor out = at::zeros(weight.sizes(), at::TensorOptions(type));
+  const at::ScalarType type = is_max || by_frequency ? at::kFloat : gradient.scalar_type();
+  Tensor out = at::zeros({rows, g.size(1)}, at::TensorOptions(type));
   if (is_max) {
-    add_max_gradient(g.contiguous(), weight, bags, padding, out);
-    return out.to(weight.scalar_type());
+    TORCH_CHECK_VALUE(weight.has_value(), "deeprec: weight must be given for mode max");
+    check_matrix(*weight, "weight");
+    TORCH_CHECK_VALUE(weight->size(0) == rows, "deeprec: weight must have ", rows, " rows (has ",
+                      weight->size(0), ")");
+    add_max_gradient(g.contiguous(), *weight, bags, padding, out);
+    return out.to(gradient.scalar_type());
   }
   auto executor = threads();
   const auto ctx = call_on(executor);
-  visit_element(type, "weight", [&]<class T>(std::type_identity<T>) {
+  visit_element(type, "gradient", [&]<class T>(std::type_identity<T>) {
     bags.visit([&](const auto& batch) {
       visit_linear(mode, padding, [&](const auto& pooling) {
         raise_on_fault(deeprec::update(ctx, batch, matrix<const float>(g), pooling, deeprec::sgd{-1.0F},
@@ -133,24 +168,25 @@ Tensor dense_gradient(const Tensor& gradient, const Tensor& weight, const Tensor
     });
   });
   if (by_frequency) {
-    const Tensor uses = at::bincount(ids.flatten(), {}, weight.size(0)).clamp_min_(1);
+    const Tensor uses = at::bincount(ids.flatten().slice(0, 0, ids_in_bags(bags)), {}, rows).clamp_min_(1);
     out.div_(uses.unsqueeze(1));
   }
-  return out.to(weight.scalar_type());
+  return out.to(gradient.scalar_type());
 }
 
-std::tuple<Tensor, Tensor> row_gradients(const Tensor& gradient, const Tensor& weight, const Tensor& ids,
-                                         const OptionalTensor& offsets, const OptionalTensor& sample_weights,
-                                         std::int64_t mode, std::int64_t padding, bool includes_last) {
+std::tuple<Tensor, Tensor> row_gradients(const Tensor& gradient, std::int64_t rows_of_table,
+                                         const Tensor& ids, const OptionalTensor& offsets,
+                                         const OptionalTensor& sample_weights, std::int64_t mode,
+                                         std::int64_t padding, bool includes_last) {
   const bags_of bags(ids, offsets, sample_weights, includes_last);
-  const Tensor g = with_rows(gradient.to(at::kFloat));
+  const Tensor g = gradient_rows(gradient);
   auto made = std::make_shared<deeprec::sparse_gradient>();
   auto executor = threads();
   const auto ctx = call_on(executor);
   bags.visit([&](const auto& batch) {
     visit_linear(mode, padding, [&](const auto& pooling) {
       raise_on_fault(
-          deeprec::row_gradients(ctx, batch, matrix<const float>(g), pooling, weight.size(0), *made));
+          deeprec::row_gradients(ctx, batch, matrix<const float>(g), pooling, rows_of_table, *made));
     });
   });
   const auto count = static_cast<std::int64_t>(made->rows.size());
@@ -158,23 +194,26 @@ std::tuple<Tensor, Tensor> row_gradients(const Tensor& gradient, const Tensor& w
   const auto rows = at::from_blob(made->rows.data(), {count}, keep, at::TensorOptions(at::kLong));
   const auto values =
       at::from_blob(made->values.data(), {count, g.size(1)}, keep, at::TensorOptions(at::kFloat));
-  return {rows, values.to(weight.scalar_type())};
+  return {rows, values.to(gradient.scalar_type())};
 }
 
 Tensor sample_gradients(const Tensor& gradient, const Tensor& weight, const Tensor& ids,
                         const OptionalTensor& offsets, const Tensor& sample_weights, std::int64_t mode,
                         std::int64_t padding, bool includes_last) {
+  check_matrix(weight, "weight");
   const bags_of bags(ids, offsets, sample_weights, includes_last);
-  const Tensor table = with_rows(weight), g = with_rows(gradient.to(at::kFloat));
+  const Tensor table = with_rows(weight), g = gradient_rows(gradient);
+  const auto used = static_cast<std::size_t>(ids_in_bags(bags));
   Tensor out = at::empty(ids.sizes(), at::TensorOptions(at::kFloat));
+  const std::span<float> all(out.data_ptr<float>(), static_cast<std::size_t>(out.numel()));
+  std::ranges::fill(all.subspan(used), 0.0F);
   auto executor = threads();
   const auto ctx = call_on(executor);
   visit_element(weight.scalar_type(), "weight", [&]<class T>(std::type_identity<T>) {
     bags.visit([&](const auto& batch) {
       visit_linear(mode, padding, [&](const auto& pooling) {
-        const std::span<float> to(out.data_ptr<float>(), static_cast<std::size_t>(out.numel()));
         raise_on_fault(deeprec::weight_gradients(ctx, deeprec::as_table(matrix<const T>(table)), batch,
-                                                 matrix<const float>(g), pooling, to));
+                                                 matrix<const float>(g), pooling, all.first(used)));
       });
     });
   });
@@ -185,8 +224,11 @@ Tensor empty_on_huge_pages(std::int64_t rows, std::int64_t width, at::ScalarType
   TORCH_CHECK_VALUE(rows >= 0 && width >= 0, "deeprec: sizes must not be negative (are ", rows, ", ", width,
                     ")");
   std::pmr::memory_resource* const pages = deeprec::huge_page_resource::shared();
-  const std::size_t bytes =
-      static_cast<std::size_t>(rows) * static_cast<std::size_t>(width) * c10::elementSize(type);
+  std::uint64_t elements = 0, bytes = 0;
+  TORCH_CHECK_VALUE(!c10::mul_overflows(static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(width),
+                                        &elements) &&
+                        !c10::mul_overflows(elements, std::uint64_t{c10::elementSize(type)}, &bytes),
+                    "deeprec: the bytes of weights must fit 64 bits (", rows, " rows of ", width, ")");
   if (bytes == 0) return at::empty({rows, width}, at::TensorOptions(type));
   constexpr std::size_t alignment = 64;
   void* data = nullptr;
@@ -202,17 +244,28 @@ Tensor empty_on_huge_pages(std::int64_t rows, std::int64_t width, at::ScalarType
 // --- Meta: shapes only ---------------------------------------------------------------------------
 
 Tensor forward_shape(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
-                     const OptionalTensor&, std::int64_t, std::int64_t, bool, bool, bool includes_last) {
-  c10::SymInt bags = ids.dim() == 2 ? ids.sym_size(0) : offsets->sym_size(0);
-  if (includes_last && ids.dim() == 1) bags = bags - 1;
+                     const OptionalTensor& sample_weights, std::int64_t, std::int64_t, bool, bool,
+                     bool includes_last) {
+  check_dimensions(weight, "weight", 2);
+  check_bags(ids, offsets, sample_weights, includes_last);
+  c10::SymInt bags = offsets ? offsets->sym_size(0) : ids.sym_size(0);
+  if (offsets && includes_last) bags = bags - 1;
   return at::empty_symint({bags, weight.sym_size(1)}, weight.options());
 }
-Tensor dense_gradient_shape(const Tensor&, const Tensor& weight, const Tensor&, const OptionalTensor&,
-                            const OptionalTensor&, std::int64_t, std::int64_t, bool, bool) {
-  return at::empty_symint(weight.sym_sizes(), weight.options());
+Tensor dense_gradient_shape(const Tensor& gradient, const OptionalTensor&, c10::SymInt rows,
+                            const Tensor& ids, const OptionalTensor& offsets,
+                            const OptionalTensor& sample_weights, std::int64_t, std::int64_t, bool,
+                            bool includes_last) {
+  check_dimensions(gradient, "gradient", 2);
+  check_bags(ids, offsets, sample_weights, includes_last);
+  return at::empty_symint({std::move(rows), gradient.sym_size(1)}, gradient.options());
 }
-Tensor sample_gradients_shape(const Tensor&, const Tensor&, const Tensor& ids, const OptionalTensor&,
-                              const Tensor& sample_weights, std::int64_t, std::int64_t, bool) {
+Tensor sample_gradients_shape(const Tensor& gradient, const Tensor& weight, const Tensor& ids,
+                              const OptionalTensor& offsets, const Tensor& sample_weights, std::int64_t,
+                              std::int64_t, bool includes_last) {
+  check_dimensions(gradient, "gradient", 2);
+  check_dimensions(weight, "weight", 2);
+  check_bags(ids, offsets, sample_weights, includes_last);
   return at::empty_symint(ids.sym_sizes(), sample_weights.options());
 }
 
@@ -226,13 +279,24 @@ Tensor call_forward(const Tensor& weight, const Tensor& ids, const OptionalTenso
                      includes_last);
 }
 
+using dense_gradient_type = Tensor(const Tensor&, const OptionalTensor&, c10::SymInt, const Tensor&,
+                                   const OptionalTensor&, const OptionalTensor&, std::int64_t, std::int64_t,
+                                   bool, bool);
+using row_gradients_type = std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt, const Tensor&,
+                                                      const OptionalTensor&, const OptionalTensor&,
+                                                      std::int64_t, std::int64_t, bool);
+
 struct bag_function : torch::autograd::Function<bag_function> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& weight, const Tensor& ids,
                         const OptionalTensor& offsets, const OptionalTensor& sample_weights,
                         std::int64_t mode, std::int64_t padding, bool sparse, bool by_frequency,
                         bool includes_last) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({weight, ids, offsets.value_or(Tensor()), sample_weights.value_or(Tensor())});
+    // Rows that no gradient reads may change before the backward pass, as max_norm changes them.
+    const bool reads_rows = mode == mode_max || (sample_weights && sample_weights->requires_grad());
+    ctx->save_for_backward({reads_rows ? weight : Tensor(), ids, offsets.value_or(Tensor()),
+                            sample_weights.value_or(Tensor())});
+    ctx->saved_data["rows"] = weight.sym_size(0);
     ctx->saved_data["mode"] = mode;
     ctx->saved_data["padding"] = padding;
     ctx->saved_data["flags"] = (sparse ? 1 : 0) | (by_frequency ? 2 : 0) | (includes_last ? 4 : 0);
@@ -243,9 +307,11 @@ struct bag_function : torch::autograd::Function<bag_function> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &weight = saved[0], &ids = saved[1], &gradient = gradients[0];
+    const Tensor &ids = saved[1], &gradient = gradients[0];
     const auto given = [](const Tensor& t) { return t.defined() ? OptionalTensor(t) : std::nullopt; };
-    const OptionalTensor offsets = given(saved[2]), sample_weights = given(saved[3]);
+    const OptionalTensor weight = given(saved[0]), offsets = given(saved[2]);
+    const OptionalTensor sample_weights = given(saved[3]);
+    const c10::SymInt rows_of_table = ctx->saved_data["rows"].toSymInt();
     const std::int64_t mode = ctx->saved_data["mode"].toInt(), padding = ctx->saved_data["padding"].toInt();
     const std::int64_t flags = ctx->saved_data["flags"].toInt();
     const bool sparse = (flags & 1) != 0, by_frequency = (flags & 2) != 0, includes_last = (flags & 4) != 0;
@@ -253,25 +319,60 @@ struct bag_function : torch::autograd::Function<bag_function> {
     Tensor of_weight, of_samples;
     if (ctx->needs_input_grad(0)) {
       if (sparse) {
-        static const auto called = op<decltype(row_gradients)>("deeprec::embedding_bag_row_gradients");
+        static const auto called = op<row_gradients_type>("deeprec::embedding_bag_row_gradients");
         const auto [rows, values] =
-            called.call(gradient, weight, ids, offsets, sample_weights, mode, padding, includes_last);
-        of_weight = at::_sparse_coo_tensor_unsafe_symint(rows.unsqueeze(0), values, weight.sym_sizes(),
-                                                         values.options().layout(at::kSparse))
-                        ._coalesced_(true);
+            called.call(gradient, rows_of_table, ids, offsets, sample_weights, mode, padding, includes_last);
+        const c10::SymInt sizes[] = {rows_of_table, gradient.sym_size(1)};
+        of_weight = at::_sparse_coo_tensor_unsafe_symint(rows.unsqueeze(0), values, sizes,
+                                                         values.options().layout(at::kSparse), true);
       } else {
-        static const auto called = op<decltype(dense_gradient)>("deeprec::embedding_bag_dense_gradient");
-        of_weight = called.call(gradient, weight, ids, offsets, sample_weights, mode, padding, by_frequency,
-                                includes_last);
+        static const auto called = op<dense_gradient_type>("deeprec::embedding_bag_dense_gradient");
+        of_weight = called.call(gradient, weight, rows_of_table, ids, offsets, sample_weights, mode, padding,
+                                by_frequency, includes_last);
       }
     }
     // An input that is absent has no number.
     if (sample_weights && ctx->needs_input_grad(offsets ? 3 : 2)) {
       static const auto called = op<decltype(sample_gradients)>("deeprec::embedding_bag_sample_gradients");
-      of_samples = called.call(gradient, weight, ids, offsets, *sample_weights, mode, padding, includes_last);
+      of_samples =
+          called.call(gradient, *weight, ids, offsets, *sample_weights, mode, padding, includes_last);
     }
     return {of_weight, Tensor(), Tensor(), of_samples, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
+};
+
+/// Marks `weight.grad` as coalesced where it is the one gradient that came: PyTorch drops the mark when it
+/// stores a gradient, and an optimizer would sort it again.
+class keeps_the_mark final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit keeps_the_mark(Tensor weight) : weight_(std::move(weight)) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override {
+    const Tensor& came = inputs[0];
+    Tensor& stored = weight_.mutable_grad();
+    if (came.defined() && stored.defined() && came.is_sparse() && stored.is_sparse() && came.is_coalesced() &&
+        stored._nnz() == came._nnz() && stored._indices().data_ptr() == came._indices().data_ptr()) {
+      stored._coalesced_(true);
+    }
+    return outputs;
+  }
+
+  /// On what stores the gradient of a leaf, once.
+  static void add_to(const Tensor& weight) {
+    static std::mutex adding;
+    const auto stores = torch::autograd::impl::grad_accumulator(weight);
+    const std::scoped_lock lock(adding);
+    const auto is_here = [](const auto& hook) {
+      return dynamic_cast<keeps_the_mark*>(hook.get()) != nullptr;
+    };
+    if (std::ranges::none_of(stores->post_hooks(), is_here)) {
+      stores->add_post_hook(std::make_unique<keeps_the_mark>(weight));
+    }
+  }
+
+ private:
+  Tensor weight_;
 };
 
 Tensor differentiable_forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
@@ -284,8 +385,11 @@ Tensor differentiable_forward(const Tensor& weight, const Tensor& ids, const Opt
     return call_forward(weight, ids, offsets, sample_weights, mode, padding, sparse, by_frequency,
                         includes_last);
   }
-  return bag_function::apply(weight, ids, offsets, sample_weights, mode, padding, sparse, by_frequency,
-                             includes_last);
+  Tensor out = bag_function::apply(weight, ids, offsets, sample_weights, mode, padding, sparse, by_frequency,
+                                   includes_last);
+  // The graph keeps what stores the gradient, and so the hook.
+  if (sparse && weight.requires_grad() && weight.is_leaf()) keeps_the_mark::add_to(weight);
+  return out;
 }
 
 }  // namespace
@@ -295,11 +399,11 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       "embedding_bag(Tensor weight, Tensor ids, Tensor? offsets, Tensor? per_sample_weights, int mode, "
       "int padding_idx, bool sparse, bool scale_grad_by_freq, bool include_last_offset) -> Tensor");
   m.def(
-      "embedding_bag_dense_gradient(Tensor gradient, Tensor weight, Tensor ids, Tensor? offsets, "
-      "Tensor? per_sample_weights, int mode, int padding_idx, bool scale_grad_by_freq, "
+      "embedding_bag_dense_gradient(Tensor gradient, Tensor? weight, SymInt rows, Tensor ids, "
+      "Tensor? offsets, Tensor? per_sample_weights, int mode, int padding_idx, bool scale_grad_by_freq, "
       "bool include_last_offset) -> Tensor");
   m.def(
-      "embedding_bag_row_gradients(Tensor gradient, Tensor weight, Tensor ids, Tensor? offsets, "
+      "embedding_bag_row_gradients(Tensor gradient, SymInt rows, Tensor ids, Tensor? offsets, "
       "Tensor? per_sample_weights, int mode, int padding_idx, bool include_last_offset) -> (Tensor, Tensor)");
   m.def(
       "embedding_bag_sample_gradients(Tensor gradient, Tensor weight, Tensor ids, Tensor? offsets, "
@@ -318,6 +422,13 @@ TORCH_LIBRARY_IMPL(deeprec, Meta, m) {
   m.impl("embedding_bag_dense_gradient", dense_gradient_shape);
   m.impl("embedding_bag_sample_gradients", sample_gradients_shape);
 }
-TORCH_LIBRARY_IMPL(deeprec, Autograd, m) { m.impl("embedding_bag", differentiable_forward); }
+TORCH_LIBRARY_IMPL(deeprec, Autograd, m) {
+  m.impl("embedding_bag", differentiable_forward);
+  // A second derivative is an exception, not 0.
+  for (const char* name : {"embedding_bag_dense_gradient", "embedding_bag_row_gradients",
+                           "embedding_bag_sample_gradients"}) {
+    m.impl(name, torch::autograd::autogradNotImplementedFallback());
+  }
+}
 
 }  // namespace deeprec_torch

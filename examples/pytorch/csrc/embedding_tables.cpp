@@ -1,6 +1,7 @@
 // torch.classes.deeprec.EmbeddingTables, and the ops that look up and step its rows. The ops name the tables
 // by a number, so that a graph that torch.compile traced can hold them.
 #include <ATen/ATen.h>
+#include <c10/util/safe_numerics.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
@@ -99,7 +100,9 @@ struct embedding_tables : torch::CustomClassHolder {
     const auto writable = parts();
     const std::vector<deeprec::const_named_table> read_only(writable.begin(), writable.end());
     const auto saved =
-        deeprec::save_tables(path, read_only, {.step = static_cast<std::uint64_t>(all->options.step)});
+        deeprec::save_tables(path, read_only,
+                             {.step = static_cast<std::uint64_t>(all->options.step),
+                              .numbers = {{rate_in_files, all->options.learning_rate}}});
     raise_on_fault(saved);
   }
   void load(const std::string& path) {
@@ -107,43 +110,50 @@ struct embedding_tables : torch::CustomClassHolder {
     const auto loaded = deeprec::load_tables(path, into);
     raise_on_fault(loaded);
     all->options.step = static_cast<std::int64_t>(loaded.value().step);
+    all->options.learning_rate = loaded.value().real(rate_in_files).value_or(all->options.learning_rate);
   }
 
+  static constexpr const char* rate_in_files = "learning rate";
   std::shared_ptr<tables> all;
   std::int64_t number = 0;
 };
 
 // --- CPU -----------------------------------------------------------------------------------------
 
+/// What batch_tensors takes, by its types and shapes: of tensors without values too.
+void check_batch(const Tensor& ids, const Tensor& offsets, const OptionalTensor& weights) {
+  check_dimensions(ids, "values", 1);
+  check_dimensions(offsets, "offsets", 1);
+  check_integers(ids, "values");
+  check_integers(offsets, "offsets");
+  check_weights_of(ids, weights, "weights", "values");
+}
+
 /// Ids, offsets and weights of a batch as contiguous tensors.
 struct batch_tensors {
   batch_tensors(const Tensor& given_ids, const Tensor& given_offsets, const OptionalTensor& given_weights) {
     check_on_host(given_ids, "values");
     check_on_host(given_offsets, "offsets");
-    TORCH_CHECK_VALUE(given_ids.dim() == 1 && given_offsets.dim() == 1,
-                      "deeprec: values and offsets must have 1 dimension (have ", given_ids.dim(), ", ",
-                      given_offsets.dim(), ")");
+    check_batch(given_ids, given_offsets, given_weights);
     ids = given_ids.to(at::kLong).contiguous();
     offsets = given_offsets.to(at::kLong).contiguous();
     if (given_weights) {
-      TORCH_CHECK_VALUE(given_weights->sizes() == given_ids.sizes(),
-                        "deeprec: weights must have the shape of values (", given_weights->sizes(), " for ",
-                        given_ids.sizes(), ")");
+      check_on_host(*given_weights, "weights");
       weights = given_weights->to(at::kFloat).contiguous();
     }
   }
-  [[nodiscard]] keyed_batch view(const tables& of, std::int64_t bags, at::IntArrayRef positions) const {
-    const index_t keys = bags > 0 ? (offsets.size(0) - 1) / bags : 0;
-    TORCH_CHECK_VALUE(bags >= 0 && offsets.size(0) >= 1 && keys * bags + 1 == offsets.size(0),
-                      "deeprec: offsets must have keys * ", bags, " + 1 elements (have ", offsets.size(0),
-                      ")");
-    const bool named = !positions.empty();
-    TORCH_CHECK_VALUE(bags == 0 || (named ? static_cast<index_t>(positions.size()) : keys) == of.features(),
-                      "deeprec: the batch must have the collection's ", of.features(), " features (has ",
-                      keys, ")");
+  [[nodiscard]] keyed_batch view(const tables& of, std::int64_t bags, std::int64_t keys,
+                                 at::IntArrayRef positions) const {
+    std::int64_t count = 0;
+    TORCH_CHECK_VALUE(bags >= 0 && keys >= 0 && !c10::mul_overflows(keys, bags, &count) &&
+                          count == offsets.size(0) - 1,
+                      "deeprec: offsets must have keys (", keys, ") * bags (", bags,
+                      ") + 1 elements, the same number of bags for each key (have ", offsets.size(0), ")");
+    const auto used = positions.empty() ? keys : static_cast<std::int64_t>(positions.size());
+    TORCH_CHECK_VALUE(used == of.features(), "deeprec: the batch must have the collection's ", of.features(),
+                      " features (has ", used, ")");
     for (const std::int64_t key : positions) {
-      TORCH_CHECK_INDEX(bags == 0 || (key >= 0 && key < keys), "deeprec: key ", key, " must be one of ",
-                        keys);
+      TORCH_CHECK_INDEX(key >= 0 && key < keys, "deeprec: key ", key, " must be one of ", keys);
     }
     return {offsets.const_data_ptr<std::int64_t>(),
             ids.const_data_ptr<std::int64_t>(),
@@ -156,95 +166,120 @@ struct batch_tensors {
   Tensor ids, offsets, weights;
 };
 
-Tensor lookup(const Tensor&, std::int64_t number, std::int64_t, const Tensor& ids, const Tensor& offsets,
-              const OptionalTensor& weights, std::int64_t bags, at::IntArrayRef positions) {
+Tensor lookup(const Tensor&, const Tensor&, std::int64_t number, std::int64_t, const Tensor& ids,
+              const Tensor& offsets, const OptionalTensor& weights, std::int64_t bags, std::int64_t keys,
+              at::IntArrayRef positions) {
   const auto all = registry::shared().at(number);
   const batch_tensors batch(ids, offsets, weights);
+  const keyed_batch view = batch.view(*all, bags, keys, positions);
   Tensor out = at::empty({bags, all->total_width()}, at::TensorOptions(at::kFloat));
-  all->lookup(batch.view(*all, bags, positions), out);
+  all->lookup(view, out);
   return out;
 }
-Tensor update(const Tensor& gradient, std::int64_t number, const Tensor& ids, const Tensor& offsets,
-              const OptionalTensor& weights, std::int64_t bags, at::IntArrayRef positions) {
+void update(const Tensor&, const Tensor& gradient, std::int64_t number, const Tensor& ids,
+            const Tensor& offsets, const OptionalTensor& weights, std::int64_t bags, std::int64_t keys,
+            at::IntArrayRef positions) {
   const auto all = registry::shared().at(number);
   const batch_tensors batch(ids, offsets, weights);
-  all->update(batch.view(*all, bags, positions), with_rows(gradient.to(at::kFloat)));
-  return at::empty({0}, at::TensorOptions(at::kFloat));
+  check_on_host(gradient, "gradient");
+  check_dimensions(gradient, "gradient", 2);
+  check_floats(gradient, "gradient");
+  all->update(batch.view(*all, bags, keys, positions), with_rows(gradient.to(at::kFloat)));
 }
 
 // --- Meta: shapes only ---------------------------------------------------------------------------
 
-Tensor lookup_shape(const Tensor& hook, std::int64_t, std::int64_t width, const Tensor&, const Tensor&,
-                    const OptionalTensor&, c10::SymInt bags, at::IntArrayRef) {
-  return at::empty_symint({std::move(bags), width}, hook.options());
+Tensor lookup_shape(const Tensor& hook, const Tensor&, std::int64_t, std::int64_t width, const Tensor& ids,
+                    const Tensor& offsets, const OptionalTensor& weights, c10::SymInt bags, std::int64_t,
+                    at::IntArrayRef) {
+  check_batch(ids, offsets, weights);
+  return at::empty_symint({std::move(bags), width}, hook.options().dtype(at::kFloat));
 }
-Tensor update_shape(const Tensor& gradient, std::int64_t, const Tensor&, const Tensor&, const OptionalTensor&,
-                    c10::SymInt, at::IntArrayRef) {
-  return at::empty({0}, gradient.options().dtype(at::kFloat));
+void update_shape(const Tensor&, const Tensor& gradient, std::int64_t, const Tensor& ids,
+                  const Tensor& offsets, const OptionalTensor& weights, c10::SymInt, std::int64_t,
+                  at::IntArrayRef) {
+  check_dimensions(gradient, "gradient", 2);
+  check_batch(ids, offsets, weights);
 }
 
 // --- Autograd ------------------------------------------------------------------------------------
 
-using lookup_function_type = Tensor(const Tensor&, std::int64_t, std::int64_t, const Tensor&, const Tensor&,
-                                    const OptionalTensor&, c10::SymInt, at::IntArrayRef);
-using update_function_type = Tensor(const Tensor&, std::int64_t, const Tensor&, const Tensor&,
-                                    const OptionalTensor&, c10::SymInt, at::IntArrayRef);
+using lookup_function_type = Tensor(const Tensor&, const Tensor&, std::int64_t, std::int64_t, const Tensor&,
+                                    const Tensor&, const OptionalTensor&, c10::SymInt, std::int64_t,
+                                    at::IntArrayRef);
+using update_function_type = void(const Tensor&, const Tensor&, std::int64_t, const Tensor&, const Tensor&,
+                                  const OptionalTensor&, c10::SymInt, std::int64_t, at::IntArrayRef);
 
-// `hook` has no elements; that it requires a gradient is why the backward pass comes by.
+// That `hook` requires a gradient is why the backward pass comes by; its gradient is 0.
 struct lookup_function : torch::autograd::Function<lookup_function> {
-  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& hook, std::int64_t number,
-                        std::int64_t width, const Tensor& ids, const Tensor& offsets,
-                        const OptionalTensor& weights, const c10::SymInt& bags,
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& hook, const Tensor& rows,
+                        std::int64_t number, std::int64_t width, const Tensor& ids, const Tensor& offsets,
+                        const OptionalTensor& weights, const c10::SymInt& bags, std::int64_t keys,
                         std::vector<std::int64_t> positions) {
     static const auto called = op<lookup_function_type>("deeprec::tables_lookup");
     const at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({ids, offsets, weights.value_or(Tensor())});
+    ctx->save_for_backward({rows, ids, offsets, weights.value_or(Tensor())});
     ctx->saved_data["number"] = number;
     ctx->saved_data["bags"] = bags;
+    ctx->saved_data["keys"] = keys;
     ctx->saved_data["positions"] = positions;
-    return called.call(hook, number, width, ids, offsets, weights, bags, positions);
+    ctx->saved_data["stepped"] = false;
+    return called.call(hook, rows, number, width, ids, offsets, weights, bags, keys, positions);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& gradients) {
     static const auto called = op<update_function_type>("deeprec::tables_update");
+    TORCH_CHECK(!ctx->saved_data["stepped"].toBool(),
+                "deeprec: a lookup must have one backward pass, which steps the rows (has a second one): add "
+                "the losses and call backward() once");
+    ctx->saved_data["stepped"] = true;
     const auto saved = ctx->get_saved_variables();
-    const OptionalTensor weights = saved[2].defined() ? OptionalTensor(saved[2]) : std::nullopt;
+    const OptionalTensor weights = saved[3].defined() ? OptionalTensor(saved[3]) : std::nullopt;
     const auto positions = ctx->saved_data["positions"].toIntVector();
-    Tensor of_hook = called.call(gradients[0], ctx->saved_data["number"].toInt(), saved[0], saved[1], weights,
-                                 ctx->saved_data["bags"].toSymInt(), positions);
-    return {of_hook, {}, {}, {}, {}, {}, {}, {}};
+    const at::AutoDispatchBelowADInplaceOrView below;
+    called.call(saved[0], gradients[0], ctx->saved_data["number"].toInt(), saved[1], saved[2], weights,
+                ctx->saved_data["bags"].toSymInt(), ctx->saved_data["keys"].toInt(), positions);
+    return {at::zeros({1}, at::TensorOptions(at::kFloat)), {}, {}, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
-Tensor differentiable_lookup(const Tensor& hook, std::int64_t number, std::int64_t width, const Tensor& ids,
-                             const Tensor& offsets, const OptionalTensor& weights, c10::SymInt bags,
-                             at::IntArrayRef positions) {
+Tensor differentiable_lookup(const Tensor& hook, const Tensor& rows, std::int64_t number, std::int64_t width,
+                             const Tensor& ids, const Tensor& offsets, const OptionalTensor& weights,
+                             c10::SymInt bags, std::int64_t keys, at::IntArrayRef positions) {
   if (at::GradMode::is_enabled() && hook.requires_grad()) {
     TORCH_CHECK_NOT_IMPLEMENTED(!weights || !weights->requires_grad(),
                                 "deeprec: the weights of a collection's batch have no gradient");
-    return lookup_function::apply(hook, number, width, ids, offsets, weights, bags, positions.vec());
+    return lookup_function::apply(hook, rows, number, width, ids, offsets, weights, bags, keys,
+                                  positions.vec());
   }
   static const auto called = op<lookup_function_type>("deeprec::tables_lookup");
   const at::AutoDispatchBelowADInplaceOrView below;
-  return called.call(hook, number, width, ids, offsets, weights, bags, positions);
+  return called.call(hook, rows, number, width, ids, offsets, weights, bags, keys, positions);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(deeprec, m) {
+  // `rows` stands for the tables' memory, so that a compiler sees who reads and who writes it.
   m.def(
-      "tables_lookup(Tensor hook, int number, int width, Tensor values, Tensor offsets, Tensor? weights, "
-      "SymInt bags, int[] positions) -> Tensor");
+      "tables_lookup(Tensor hook, Tensor rows, int number, int width, Tensor values, Tensor offsets, "
+      "Tensor? weights, SymInt bags, int keys, int[] positions) -> Tensor");
   m.def(
-      "tables_update(Tensor gradient, int number, Tensor values, Tensor offsets, Tensor? weights, SymInt "
-      "bags, "
-      "int[] positions) -> Tensor");
+      "tables_update(Tensor(a!) rows, Tensor gradient, int number, Tensor values, Tensor offsets, "
+      "Tensor? weights, SymInt bags, int keys, int[] positions) -> ()");
 
   using holder = c10::intrusive_ptr<embedding_tables>;
   m.class_<embedding_tables>("EmbeddingTables")
       .def(torch::init<const std::string&, const std::vector<std::string>&, const std::vector<std::int64_t>&,
                        const std::vector<std::int64_t>&, const std::vector<std::string>&,
                        const std::vector<std::vector<std::int64_t>>&>())
+      // What torch.export asks an object for first.
+      .def("__obj_flatten__",
+           [](const holder&) -> std::string {
+             TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                         "EmbeddingCollection: torch.export must be given no collection, ",
+                                         "whose tables it can't save");
+           })
       .def("number", [](const holder& self) { return self->number; })
       .def("total_width", [](const holder& self) { return self->all->total_width(); })
       .def("set_options",
@@ -253,6 +288,7 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
              const std::int64_t step = self->all->options.step;
              self->all->options = {learning_rate, epsilon, initial_squares, beta1, beta2, step};
            })
+      .def("learning_rate", [](const holder& self) { return self->all->options.learning_rate; })
       .def("step", [](const holder& self) { return self->all->options.step; })
       .def("set_step", [](const holder& self, std::int64_t step) { self->all->options.step = step; })
       .def("initialize",

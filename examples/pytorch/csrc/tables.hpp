@@ -158,6 +158,7 @@ class table_of final : public table {
     TORCH_CHECK_VALUE(values.dim() == 2 && values.size(0) == config_.rows && values.size(1) == config_.width,
                       "deeprec: weights of table ", config_.name, " must be (", config_.rows, ", ",
                       config_.width, ") (are ", values.sizes(), ")");
+    check_floats(values, "weights");
     const at::Tensor source = with_rows(values.to(at::kCPU, at::kFloat));
     auto executor = threads();
     const auto ctx = call_on(executor);
@@ -230,6 +231,8 @@ Optimizer optimizer_with(const step_options& options) {
   if constexpr (requires { made.beta1; }) made.beta1 = static_cast<float>(options.beta1);
   if constexpr (requires { made.beta2; }) made.beta2 = static_cast<float>(options.beta2);
   if constexpr (requires { made.step; }) made.step = options.step;
+  // As torch.optim.SparseAdam.
+  if constexpr (requires { made.epsilon_at; }) made.epsilon_at = deeprec::epsilon_place::before_correction;
   return made;
 }
 

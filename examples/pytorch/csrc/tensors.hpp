@@ -20,6 +20,27 @@ inline void check_on_host(const at::Tensor& tensor, const char* name) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cpu(), "deeprec: ", name, " must be on the CPU (is on ",
                               tensor.device().str(), ")");
 }
+/// Types are checked before they are converted: what integers or floats can't hold would be cut off.
+inline void check_integers(const at::Tensor& tensor, const char* name) {
+  TORCH_CHECK_VALUE(tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt, "deeprec: ", name,
+                    " must be int64 or int32 (is ", at::toString(tensor.scalar_type()), ")");
+}
+inline void check_floats(const at::Tensor& tensor, const char* name) {
+  TORCH_CHECK_VALUE(at::isFloatingType(tensor.scalar_type()), "deeprec: ", name,
+                    " must be of floating point (is ", at::toString(tensor.scalar_type()), ")");
+}
+inline void check_dimensions(const at::Tensor& tensor, const char* name, std::int64_t dimensions) {
+  TORCH_CHECK_VALUE(tensor.dim() == dimensions, "deeprec: ", name, " must have ", dimensions,
+                    dimensions == 1 ? " dimension" : " dimensions", " (has ", tensor.dim(), ")");
+}
+/// Weights of ids, where there are any.
+inline void check_weights_of(const at::Tensor& ids, const std::optional<at::Tensor>& weights,
+                             const char* name, const char* name_of_ids) {
+  if (!weights) return;
+  check_floats(*weights, name);
+  TORCH_CHECK_VALUE(weights->sym_sizes() == ids.sym_sizes(), "deeprec: ", name, " must have the shape of ",
+                    name_of_ids, " (", weights->sym_sizes(), " for ", ids.sym_sizes(), ")");
+}
 
 /// The rows of a strided matrix whose rows are contiguous.
 template <class T>
@@ -54,39 +75,47 @@ decltype(auto) visit_element(at::ScalarType type, const char* name, F&& f) {
       c10::str("deeprec: ", name, " must be float32, float16 or bfloat16 (is ", at::toString(type), ")"));
 }
 
+/// What bags_of takes, by its types and shapes: of tensors without values too.
+inline void check_bags(const at::Tensor& ids, const std::optional<at::Tensor>& offsets,
+                       const std::optional<at::Tensor>& weights, bool includes_last) {
+  TORCH_CHECK_VALUE(ids.dim() == 1 || ids.dim() == 2, "deeprec: input must have 1 or 2 dimensions (has ",
+                    ids.dim(), ")");
+  check_integers(ids, "input");
+  TORCH_CHECK_VALUE(offsets.has_value() == (ids.dim() == 1), "deeprec: offsets must be given for an input ",
+                    "of 1 dimension, and only for it");
+  if (offsets) {
+    check_dimensions(*offsets, "offsets", 1);
+    check_integers(*offsets, "offsets");
+    TORCH_CHECK_VALUE(!includes_last || offsets->sym_size(0) > 0,
+                      "deeprec: offsets must not be empty with include_last_offset");
+  }
+  check_weights_of(ids, weights, "per_sample_weights", "the input");
+}
+
 /// The bags of an EmbeddingBag: ids (N) with offsets (B), or (B+1) where the last is included, or ids (B,L).
 /// Holds what it had to convert.
 class bags_of {
  public:
   bags_of(const at::Tensor& ids, const std::optional<at::Tensor>& offsets,
           const std::optional<at::Tensor>& weights, bool includes_last)
-      : ids_(ids.contiguous()), includes_last_(includes_last) {
+      : includes_last_(includes_last) {
     check_on_host(ids, "input");
-    TORCH_CHECK_VALUE(ids.dim() == 1 || ids.dim() == 2, "deeprec: input must have 1 or 2 dimensions (has ",
-                      ids.dim(), ")");
-    TORCH_CHECK_VALUE(ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-                      "deeprec: input must be int64 or int32 (is ", at::toString(ids.scalar_type()), ")");
-    TORCH_CHECK_VALUE(offsets.has_value() == (ids.dim() == 1), "deeprec: offsets must be given for an input ",
-                      "of 1 dimension, and only for it");
+    check_bags(ids, offsets, weights, includes_last);
+    const bool differ = offsets && offsets->scalar_type() != ids.scalar_type();
+    const at::ScalarType type = differ ? at::kLong : ids.scalar_type();
+    ids_ = ids.to(type).contiguous();
     if (offsets) {
       check_on_host(*offsets, "offsets");
-      TORCH_CHECK_VALUE(offsets->dim() == 1, "deeprec: offsets must have 1 dimension (has ", offsets->dim(),
-                        ")");
-      TORCH_CHECK_VALUE(!includes_last || offsets->size(0) > 0,
-                        "deeprec: offsets must not be empty with include_last_offset");
-      offsets_ = offsets->to(ids.scalar_type()).contiguous();
+      offsets_ = offsets->to(type).contiguous();
       // As PyTorch: the ids before the first offset would be in no bag.
       if (offsets_.size(0) > 0) {
-        const std::int64_t first = ids.scalar_type() == at::kLong ? *offsets_.const_data_ptr<std::int64_t>()
-                                                                  : *offsets_.const_data_ptr<std::int32_t>();
+        const std::int64_t first = type == at::kLong ? *offsets_.const_data_ptr<std::int64_t>()
+                                                     : *offsets_.const_data_ptr<std::int32_t>();
         TORCH_CHECK_VALUE(first == 0, "deeprec: offsets[0] must be 0 (is ", first, ")");
       }
     }
     if (weights) {
       check_on_host(*weights, "per_sample_weights");
-      TORCH_CHECK_VALUE(weights->sizes() == ids.sizes(),
-                        "deeprec: per_sample_weights must have the shape of the input (", weights->sizes(),
-                        " for ", ids.sizes(), ")");
       weights_ = weights->to(at::kFloat).contiguous();
     }
   }

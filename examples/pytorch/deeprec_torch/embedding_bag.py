@@ -1,16 +1,19 @@
 """torch.nn.EmbeddingBag on deeprec's kernels."""
 
+from inspect import signature
+
 import torch
 from torch import Tensor, nn
 
 _embedding_bag = torch.ops.deeprec.embedding_bag.default
+_OPTIONS = list(signature(nn.EmbeddingBag).parameters)[2:]
 _MODES = {"sum": 0, "mean": 1, "max": 2}
 
 
 @torch.library.register_fake("deeprec::embedding_bag_row_gradients")
-def _(gradient, weight, *_):
+def _(gradient, *_):
     rows = torch.library.get_ctx().new_dynamic_size()
-    return gradient.new_empty(rows, dtype=torch.int64), weight.new_empty(rows, weight.shape[1])
+    return gradient.new_empty(rows, dtype=torch.int64), gradient.new_empty(rows, gradient.shape[1])
 
 
 def embedding_bag(
@@ -28,8 +31,9 @@ def embedding_bag(
 ) -> Tensor:
     """torch.nn.functional.embedding_bag, with its arguments in their order.
 
-    Weights are float32, float16 or bfloat16 on the CPU. Sparse gradients have each row that the batch used once
-    (they are coalesced). An id out of range raises IndexError with its bag and position, and nothing is written.
+    Weights are float32, float16 or bfloat16 on the CPU. Sparse gradients have each row that the batch used once; they
+    are coalesced, and weight.grad is marked so where it is the gradient of one call. Second derivatives raise. An id out
+    of range raises IndexError with its bag and position, and nothing is written.
     """
     kind = _MODES.get(mode)
     if kind is None:
@@ -62,15 +66,18 @@ class EmbeddingBag(nn.EmbeddingBag):
     same; to() and copies of the module move them to ordinary memory.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, *args, huge_pages: bool = False, _weight=None, **options):
-        if huge_pages and _weight is None:
-            _weight = torch.ops.deeprec.empty_on_huge_pages(
-                num_embeddings, embedding_dim, options.get("dtype") or torch.get_default_dtype()
-            )
-            super().__init__(num_embeddings, embedding_dim, *args, _weight=_weight, **options)
-            self.reset_parameters()
-        else:
-            super().__init__(num_embeddings, embedding_dim, *args, _weight=_weight, **options)
+    def __init__(self, num_embeddings: int, embedding_dim: int, *args, huge_pages: bool = False, **options):
+        if len(args) > len(_OPTIONS):
+            raise TypeError(f"EmbeddingBag: there must be at most {2 + len(_OPTIONS)} positional arguments (are {2 + len(args)})")
+        options = {**dict(zip(_OPTIONS, args)), **options}
+        if not huge_pages or options.get("_weight") is not None:
+            super().__init__(num_embeddings, embedding_dim, **options)
+            return
+        options["_weight"] = torch.ops.deeprec.empty_on_huge_pages(
+            num_embeddings, embedding_dim, options.get("dtype") or torch.get_default_dtype()
+        )
+        super().__init__(num_embeddings, embedding_dim, **options)
+        self.reset_parameters()
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return embedding_bag(

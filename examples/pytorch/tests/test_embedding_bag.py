@@ -163,12 +163,12 @@ def test_opcheck(mode, sparse):
     fixed = weight.detach()
     torch.library.opcheck(
         torch.ops.deeprec.embedding_bag_dense_gradient.default,
-        (gradient, fixed, ids, offsets, None, mode, -1, False, False),
+        (gradient, fixed if mode == 2 else None, 50, ids, offsets, None, mode, -1, False, False),
     )
     if mode != 2:
         torch.library.opcheck(
             torch.ops.deeprec.embedding_bag_row_gradients.default,
-            (gradient, fixed, ids, offsets, None, mode, -1, False),
+            (gradient, 50, ids, offsets, None, mode, -1, False),
         )
         torch.library.opcheck(
             torch.ops.deeprec.embedding_bag_sample_gradients.default,
@@ -219,6 +219,15 @@ def test_from_pretrained():
     ours = deeprec_torch.EmbeddingBag.from_pretrained(weight, mode="sum")
     assert isinstance(ours, deeprec_torch.EmbeddingBag) and not ours.weight.requires_grad
     torch.testing.assert_close(ours(torch.tensor([[1, 2]])), (weight[1] + weight[2]).unsqueeze(0))
+
+
+def test_t10_positional_arguments_as_pytorch():
+    weight = torch.randn(10, 3)
+    for kind in (nn.EmbeddingBag, deeprec_torch.EmbeddingBag):
+        layer = kind(10, 3, None, 2.0, False, "sum", False, weight.clone(), True, 4)
+        assert torch.equal(layer.weight, weight) and layer.mode == "sum" and layer.include_last_offset and layer.padding_idx == 4
+    with pytest.raises(TypeError, match="positional"):
+        deeprec_torch.EmbeddingBag(10, 3, *[None] * 20)
 
 
 def test_autocast_as_pytorch():
@@ -290,3 +299,174 @@ def test_faults_name_the_place_and_the_process_goes_on():
     with pytest.raises(NotImplementedError, match="per_sample_weights"):
         deeprec_torch.embedding_bag(ids, layer.weight, offsets, per_sample_weights=torch.rand(6))
     assert layer(ids, offsets).shape == (4, 12)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_b01_second_derivatives_raise(mode, sparse):
+    """Of the rows and of the weights of ids; they were 0. The first derivatives are right with a graph, too."""
+    if mode == "max" and sparse:
+        pytest.skip("max has no sparse gradient")
+    ids, offsets = torch.tensor([1, 1]), torch.tensor([0])
+    weight = torch.arange(1.0, 11.0).view(5, 2).requires_grad_()
+    by = torch.tensor([2.0, 3.0], requires_grad=True) if mode == "sum" else None
+
+    def loss():
+        return deeprec_torch.embedding_bag(ids, weight, offsets, mode=mode, sparse=sparse, per_sample_weights=by).square().sum()
+
+    for wrt in (weight,) if by is None else (weight, by):
+        (plain,) = torch.autograd.grad(loss(), wrt)
+        (gradient,) = torch.autograd.grad(loss(), wrt, create_graph=True)
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        assert torch.equal(dense, plain.to_dense() if plain.is_sparse else plain)
+        with pytest.raises(RuntimeError, match="derivative for deeprec::embedding_bag_.* is not implemented"):
+            torch.autograd.grad(dense.square().sum(), weight)
+
+
+def test_b03_types_are_checked_before_they_are_converted():
+    layer, ids, _ = layer_and_batch()
+    i32 = ids.int()
+    for offsets, options in (
+        (torch.tensor([0, 2**32 + 1]), {}),
+        (torch.tensor([0, 2**32 + 2, 6]), {"include_last_offset": True}),
+        (torch.tensor([2**32, 1]), {}),
+        (torch.tensor([0.0, 2.7]), {}),
+        (torch.tensor([False, True]), {}),
+    ):
+        with pytest.raises(ValueError, match="offset"):
+            deeprec_torch.embedding_bag(i32, layer.weight, offsets, mode="sum", **options)
+    for wrong in (ids.float(), ids == 1, ids.to(torch.int16), ids.to(torch.complex64)):
+        with pytest.raises(ValueError, match="input must be int64 or int32"):
+            layer(wrong, torch.tensor([0]))
+    for wrong in (ids, ids == 1, ids.to(torch.complex64)):
+        with pytest.raises(ValueError, match="per_sample_weights must be of floating point"):
+            layer(ids, torch.tensor([0]), wrong)
+    wanted = layer(ids, torch.tensor([0, 4]))
+    for one, other in ((ids, i32), (i32, ids)):
+        assert torch.equal(layer(one, torch.tensor([0, 4], dtype=other.dtype)), wanted)
+    with pytest.raises(ValueError, match="must fit 64 bits"):
+        torch.ops.deeprec.empty_on_huge_pages(2**61 + 1, 8, torch.float32)
+
+
+def faulty_inputs(device):
+    """(input, offsets, per_sample_weights) that a layer refuses by their types and shapes."""
+    ids, weights = torch.zeros(6, dtype=torch.int64, device=device), torch.zeros(6, device=device)
+    offsets = torch.zeros(2, dtype=torch.int64, device=device)
+    return [
+        (ids, None, None),
+        (ids[0], None, None),
+        (ids.view(1, 2, 3), None, None),
+        (ids.view(2, 3), offsets, None),
+        (ids, offsets.view(1, 2), None),
+        (ids.float(), offsets, None),
+        (ids, offsets.float(), None),
+        (ids, offsets, weights[:5]),
+        (ids, offsets, ids),
+    ]
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_b04_tensors_without_values_are_refused_as_those_with_values_are(number):
+    from torch._subclasses import FakeTensorMode
+
+    def refused(device):
+        weight = torch.zeros(50, 12, device=device)
+        with pytest.raises(ValueError) as caught:
+            given, offsets, by = faulty_inputs(device)[number]
+            deeprec_torch.embedding_bag(given, weight, offsets, mode="sum", per_sample_weights=by)
+        return str(caught.value).splitlines()[0]
+
+    assert refused("cpu") == refused("meta")
+    with FakeTensorMode():
+        assert refused("cpu") == refused("meta")
+
+
+def test_b04_shapes_without_values():
+    for mode in ("sum", "mean", "max"):
+        layer = deeprec_torch.EmbeddingBag(50, 12, mode=mode, device="meta")
+        for last in (False, True):
+            layer.include_last_offset = last
+            offsets = torch.zeros(4, dtype=torch.int32, device="meta")
+            out = layer(torch.zeros(6, dtype=torch.int64, device="meta"), offsets)
+            assert out.shape == (3 if last else 4, 12)
+            out.sum().backward()
+            assert layer.weight.grad.shape == (50, 12)
+    with pytest.raises(Exception, match="offsets must be given"):
+        torch.export.export(deeprec_torch.EmbeddingBag(10, 3), (torch.tensor([1, 2]),))
+
+
+@pytest.mark.parametrize("options", [{}, {"sparse": True}, {"scale_grad_by_freq": True}])
+def test_b05_ids_behind_the_last_offset(options):
+    """The forward pass leaves them out, whatever they are; so do all gradients."""
+    torch.manual_seed(SEED)
+    used, offsets = (torch.arange(53) * 7) % 10, torch.tensor([0, 6, 12, 15, 25, 32, 40, 42, 46, 53, 53])
+    results = []
+    for behind in ([], [3, 3], [99, -5]):
+        weight = torch.linspace(-1, 1, 30).view(10, 3).requires_grad_()
+        ids = torch.cat([used, torch.tensor(behind, dtype=torch.int64)])
+        by = torch.linspace(0.1, 2, 53).resize_(len(ids)).requires_grad_() if not options else None
+        out = deeprec_torch.embedding_bag(
+            ids, weight, offsets, mode="sum", per_sample_weights=by, include_last_offset=True, **options
+        )
+        out.square().sum().backward()
+        gradient = weight.grad.to_dense() if weight.grad.is_sparse else weight.grad
+        results.append((out.detach(), gradient, torch.zeros(53) if by is None else by.grad[:53]))
+        assert by is None or (by.grad.shape == ids.shape and torch.count_nonzero(by.grad[53:]) == 0)
+    for one in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(one, results[0]))
+
+
+def test_b09_the_gradient_of_max_goes_to_the_row_of_the_nan():
+    weight = torch.tensor([[0.0, 0.0], [float("nan"), 1.0], [5.0, 3.0], [float("nan"), 2.0]])
+    for order in itertools.permutations([1, 2, 3]):
+        rows = weight.clone().requires_grad_()
+        out = deeprec_torch.embedding_bag(torch.tensor(order), rows, torch.tensor([0]), mode="max")
+        out.sum().backward()
+        first_nan = next(id for id in order if id != 2)
+        assert torch.isnan(out[0, 0]) and out[0, 1] == 3.0
+        assert rows.grad[:, 0].tolist() == [float(row == first_nan) for row in range(4)]
+        assert rows.grad[:, 1].tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_t06_rows_may_change_before_the_backward_pass(mode, sparse):
+    """As max_norm changes them: a layer that is looked up twice, and under no_grad in between."""
+    gradients = []
+    for kind in (nn.EmbeddingBag, deeprec_torch.EmbeddingBag):
+        torch.manual_seed(SEED)
+        layer = kind(10, 4, mode=mode, max_norm=1.0, sparse=sparse)
+        out = layer(torch.tensor([[1, 2]])) + layer(torch.tensor([[3, 1]]))
+        with torch.no_grad():
+            layer(torch.tensor([[5, 6]]))
+            layer.weight.mul_(0.5)
+        out.sum().backward()
+        gradients.append(layer.weight.grad.to_dense() if sparse else layer.weight.grad)
+    assert torch.equal(*gradients)
+
+
+def test_t08_a_sparse_gradient_is_marked_as_coalesced():
+    """Or an optimizer sorts it again. The sum of several is, too."""
+    layer = deeprec_torch.EmbeddingBag(50, 4, mode="sum", sparse=True)
+    dense = deeprec_torch.EmbeddingBag(50, 4, mode="sum", _weight=layer.weight.detach().clone())
+    ids, more = torch.tensor([[9, 3, 9], [40, 3, 1]]), torch.tensor([[40, 2, 9]])
+    for run in (
+        lambda bag: bag(ids).sum().backward(),
+        lambda bag: (bag(ids).sum() * bag(more).sum()).backward(),
+        lambda bag: (bag(ids).sum().backward(), bag(more).square().sum().backward()),
+    ):
+        for bag in (layer, dense):
+            bag.zero_grad()
+            run(bag)
+        gradient = layer.weight.grad
+        rows = gradient._indices()[0]
+        assert gradient.is_coalesced() and bool((rows[1:] > rows[:-1]).all())
+        torch.testing.assert_close(gradient.to_dense(), dense.weight.grad)
+    # With a gradient of another kind there, PyTorch's sum is not.
+    layer.weight.grad = torch.sparse_coo_tensor([[9, 9]], torch.ones(2, 4), (50, 4))
+    wanted = layer.weight.grad.to_dense()
+    layer(ids).sum().backward()
+    dense.zero_grad()
+    dense(ids).sum().backward()
+    assert not layer.weight.grad.is_coalesced()
+    torch.testing.assert_close(layer.weight.grad.to_dense(), wanted + dense.weight.grad)

@@ -318,7 +318,7 @@ status check_and_dot(Context&& context_or_executor, const Rows& rows,
 /// The gradient of each weight of a batch, as if every id had one.
 ///
 /// @shape    table (R,D) · bags as given to lookup · gradient of lookup's output (B,D) · out (N): one for
-///           each id of the batch, from its first position on
+///           each id of the bags, from the first offset to the last; ids behind it are in no bag
 /// @dtype    rows f32, f16 or bf16; the rest f32
 /// @space    host
 /// @pre      out overlaps no input
@@ -402,7 +402,7 @@ status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
   const auto& bags = rows.bags();
   const index_t first = bags.first_position();
   if (const status s = detail::expect_size(static_cast<index_t>(out.size()), rows.positions(),
-                                           "weight_gradients: out.size() must be the number of ids N");
+                                           "weight_gradients: out.size() must be the number of ids in bags N");
       !s) {
     return s;
   }
