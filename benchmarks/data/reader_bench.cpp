@@ -4,8 +4,8 @@
 //                             memcpy_bytes_per_second: the same bytes, only moved (the floor)
 //   reader/criteo/threads:2   scaling: two threads over one, pair by pair; machine_scaling: the same for pure
 //                             arithmetic, the ceiling of this moment
-//   reader/stream/latency     milliseconds from the arrival of the last of 1,000 rows in a pipe that stays open
-//                             until next() has delivered all of them
+//   reader/stream/latency     milliseconds from the arrival of the last of 1,000 rows in a pipe that stays
+//                             open until next() has delivered all of them
 //
 // cpu_bytes_per_second counts processor time instead: what one core does where others use it too.
 // Input: the real 24,583 rows repeated to more than 200 MB in a temporary file (page cache warm),

@@ -55,7 +55,7 @@ inline packed_as packing_of(std::string_view begin) {
 }
 
 inline bool is_pipe(const std::string& path) {
-  struct stat facts {};
+  struct stat facts{};
   return path == "-" ||
          (::stat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode));
 }

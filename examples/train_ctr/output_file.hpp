@@ -53,7 +53,7 @@ class output_file {
       return;
     }
     target_ = target_of(path_);
-    struct stat old {};
+    struct stat old{};
     const bool exists = ::stat(target_.c_str(), &old) == 0;
     if (is_descriptor(target_) || (exists && !S_ISREG(old.st_mode))) {
       file_ = std::fopen(target_.c_str(), "ae");

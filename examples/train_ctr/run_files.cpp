@@ -32,7 +32,7 @@ struct run_file {
 
 run_file file_at(const std::string& option, const std::string& path, const struct stat* known) {
   run_file file{option, path, true, {}};
-  struct stat facts {};
+  struct stat facts{};
   const std::filesystem::path target = target_of(path);
   if (known != nullptr) facts = *known;
   if (known != nullptr || ::stat(target.c_str(), &facts) == 0) {
@@ -47,15 +47,15 @@ run_file file_at(const std::string& option, const std::string& path, const struc
 
 /// The standard input or output.
 run_file stream_at(const std::string& option, int descriptor) {
-  struct stat facts {};
+  struct stat facts{};
   if (::fstat(descriptor, &facts) != 0) return {option, "-", false, {}};
   return file_at(option, "-", &facts);
 }
 
 /// Whether --export may write a file of this place.
 bool is_exported(const run_file& file, const std::string& folder) {
-  struct stat facts {};
-  struct stat parent {};
+  struct stat facts{};
+  struct stat parent{};
   const std::filesystem::path target = target_of(file.path);
   if (target.extension() != ".npy" && target.filename() != "sizes.json") return false;
   const std::filesystem::path above = target.has_parent_path() ? target.parent_path() : ".";
@@ -126,7 +126,7 @@ void check_files(const options& o) {
   // Not after hours of training: each is made and removed. What is no regular file is not opened.
   for (const run_file& out : outputs) {
     if (out.path == "-" || out.option.starts_with("the ")) continue;
-    struct stat facts {};
+    struct stat facts{};
     const bool exists = ::stat(out.path.c_str(), &facts) == 0;
     if (exists && S_ISDIR(facts.st_mode)) throw failure("cannot write " + out.path + ": is a directory");
     if (out.is_regular) {

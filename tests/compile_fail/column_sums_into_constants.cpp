@@ -1,4 +1,4 @@
-// expect: "deeprec::column_sums: out is no contiguous range of float, written in the space of in. Fix: a std::vector<float>"
+// expect: "deeprec::column_sums: out is no contiguous range of float, written in the space of in. Fix: "
 #include <vector>
 
 #include <deeprec/exec/inline_executor.hpp>

@@ -1,4 +1,4 @@
-// expect: "deeprec::lookup: not a list of the group's batches. Fix: feature_group<Optimizer, B> for a contiguous list"
+// expect: "deeprec::lookup: not a list of the group's batches. Fix: feature_group<Optimizer, B> "
 #include <vector>
 
 #include <deeprec/embedding/groups/lookup_features.hpp>

@@ -101,7 +101,9 @@ TEST_CASE("gemm: 64 batch sizes by packed weights make a dozen primitives") {
   matrix x(most, in), weights(out, in), bias(1, out), y(most, out);
   inline_executor here;
   const gemm_weights kept(weights.view(), weight_reuse::many);
-  if (deeprec_test::lacks(detail::onednn_isa() >= isa::avx512, "AVX-512 and no lower DEEPREC_ISA or DNNL_MAX_CPU_ISA")) return;
+  if (deeprec_test::lacks(detail::onednn_isa() >= isa::avx512,
+                          "AVX-512 and no lower DEEPREC_ISA or DNNL_MAX_CPU_ISA"))
+    return;
   const std::size_t before = onednn_gemm::cache_report().made;
   for (index_t m = 128; m < 192; ++m) {
     REQUIRE(linear_forward(here, x.view().rows(0, m), kept, bias.view(), y.view().rows(0, m),
@@ -113,7 +115,7 @@ TEST_CASE("gemm: 64 batch sizes by packed weights make a dozen primitives") {
 
 TEST_CASE("gemm: a row has the same bits in every batch from 16 rows on") {
   if (deeprec_test::lacks(detail::onednn_isa() >= isa::avx512 && active_isa() == best_isa(),
-            "AVX-512, DEEPREC_ISA unset, no lower DNNL_MAX_CPU_ISA"))
+                          "AVX-512, DEEPREC_ISA unset, no lower DNNL_MAX_CPU_ISA"))
     return;
   std::mt19937_64 random(deeprec_test::seed());
   inline_executor here;

@@ -797,7 +797,8 @@ TEST_CASE("mlp: to read weights keeps their casts; a writable view gives them up
   };
   CHECK(casts() > 0);
   CHECK(casts() == 0);
-  CHECK(std::isfinite(stack.weights(0)(0, 0) + stack.bias(1)(0, 0) + std::as_const(stack).parameters()(0, 0)));
+  CHECK(
+      std::isfinite(stack.weights(0)(0, 0) + stack.bias(1)(0, 0) + std::as_const(stack).parameters()(0, 0)));
   CHECK(casts() == 0);
   static_cast<void>(stack.writable_bias(0));
   CHECK(casts() > 0);

@@ -1,8 +1,9 @@
-// What the environment asks of this process is in force. tests/machines runs the suites under profiles of other machines, and names
-// each to this test in DEEPREC_TEST_PROFILE: words isa=NAME, onednn=CAP, processors=N, address_space=BYTES.
+// What the environment asks of this process is in force. tests/machines runs the suites under profiles of
+// other machines, and names each to this test in DEEPREC_TEST_PROFILE: words isa=NAME, onednn=CAP,
+// processors=N, address_space=BYTES.
 
-#include <deeprec/describe.hpp>
 #include <deeprec/dense/gemm.hpp>
+#include <deeprec/describe.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <sys/resource.h>
@@ -54,7 +55,8 @@ isa isa_of_cap(const std::string& cap) {
 
 TEST_CASE("profile: the instruction set is the one asked for, or the best below it") {
   auto words = profile();
-  if (deeprec_test::lacks(words.count("isa") != 0, "DEEPREC_TEST_PROFILE=isa=avx2 beside DEEPREC_ISA=avx2")) return;
+  if (deeprec_test::lacks(words.count("isa") != 0, "DEEPREC_TEST_PROFILE=isa=avx2 beside DEEPREC_ISA=avx2"))
+    return;
   CHECK(active_isa() == (std::min)(best_isa(), isa_named(words["isa"])));
   CHECK(describe().instruction_set == active_isa());
 }
@@ -67,7 +69,8 @@ TEST_CASE("profile: oneDNN keeps to its own cap and to DEEPREC_ISA, whichever is
     return;
   const isa cap = isa_of_cap(words["onednn"]);
   CHECK(detail::onednn_isa() <= cap);
-  if (active_isa() > isa::portable) CHECK(detail::onednn_isa() <= active_isa());  // with portable kernels it is not used
+  if (active_isa() > isa::portable)
+    CHECK(detail::onednn_isa() <= active_isa());  // with portable kernels it is not used
   CHECK_FALSE(detail::onednn_has_tiles());
 
   // And so does a product.
@@ -88,7 +91,8 @@ TEST_CASE("profile: oneDNN keeps to its own cap and to DEEPREC_ISA, whichever is
 
 TEST_CASE("profile: threads are as many as the processors that the process may use") {
   auto words = profile();
-  if (deeprec_test::lacks(words.count("processors") != 0, "DEEPREC_TEST_PROFILE=processors=1 beside taskset -c 0"))
+  if (deeprec_test::lacks(words.count("processors") != 0,
+                          "DEEPREC_TEST_PROFILE=processors=1 beside taskset -c 0"))
     return;
   CHECK(std::to_string(usable_cpus().size()) == words["processors"]);
   CHECK(describe().threads <= static_cast<int>(usable_cpus().size()));

@@ -395,12 +395,12 @@ const verb every_verb[] = {
     {"update: resolved features", true,
      [](memory_of_outputs memory) {
        auto all = std::make_shared<resolved_group>(memory);
-       return verb_call{
-           [=](const here_context& ctx) {
-             return update(ctx, *all->resolved, matrix_view<const float>(given().values.data(), 4, 5 * width),
-                           rowwise_adagrad{});
-           },
-           [=] { return all->written(); }};
+       return verb_call{[=](const here_context& ctx) {
+                          return update(ctx, *all->resolved,
+                                        matrix_view<const float>(given().values.data(), 4, 5 * width),
+                                        rowwise_adagrad{});
+                        },
+                        [=] { return all->written(); }};
      }},
     {"row_gradients", true,
      [](memory_of_outputs memory) {

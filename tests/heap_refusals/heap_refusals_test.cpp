@@ -155,11 +155,12 @@ TEST_CASE("step_graph: an op that was refused when it was added is not in the gr
     all = {read, one, read};
     until_granted([&] { staged = g.stage("a stage with a name of some length", all); });
     until_granted([&] {
-      g.add("add, under a name of some length",
-            [](op_list<const long> in, long& it) {
-              for (const long& x : in) it += x;
-            },
-            staged, g.accumulate(v));
+      g.add(
+          "add, under a name of some length",
+          [](op_list<const long> in, long& it) {
+            for (const long& x : in) it += x;
+          },
+          staged, g.accumulate(v));
     });
     std::vector<step_program> program;
     program.reserve(1);

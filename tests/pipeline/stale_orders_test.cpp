@@ -166,9 +166,8 @@ TEST_CASE("hazard H4: the explorer catches a window without versions") {
 
 TEST_CASE("hazard H4: the explorer catches a window that does not mark who has begun") {
   const mutant unmarked{"not marked", mutant::omit, access::window_begin};
-  for (const char* const name :
-       {"W = 2: read 0 | read 0 | read 1, apply 0", "W = 2: read 0 0, apply 0 | read 1",
-        "W = 1: read 0 | apply 0 | apply 0"}) {
+  for (const char* const name : {"W = 2: read 0 | read 0 | read 1, apply 0",
+                                 "W = 2: read 0 0, apply 0 | read 1", "W = 1: read 0 | apply 0 | apply 0"}) {
     const auto found = std::find_if(all_orders.begin(), all_orders.end(),
                                     [&](const orders& o) { return o.name == std::string(name); });
     REQUIRE(found != all_orders.end());

@@ -196,7 +196,9 @@ TEST_CASE("r10: after warm-up, 64 new batch sizes in training make few primitive
 }
 
 TEST_CASE("B13: oneDNN is refused where the context's instruction set is below its own") {
-  if (deeprec_test::lacks(best_isa() >= isa::avx512 && active_isa() > isa::avx2, "AVX-512 and no lower DEEPREC_ISA")) return;
+  if (deeprec_test::lacks(best_isa() >= isa::avx512 && active_isa() > isa::avx2,
+                          "AVX-512 and no lower DEEPREC_ISA"))
+    return;
   std::vector<float> x(64 * 256, 1.0F), w(512 * 256, 1.0F), y(64 * 512);
   inline_executor here;
   context ctx{here};

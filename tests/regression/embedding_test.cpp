@@ -200,8 +200,8 @@ TEST_CASE("b02: gather, concat, and the pooling of one id read the values of deq
     }
     const std::vector<float> ones(ids.size(), 1.0F);
     // Bags of one id alone, and in a batch with one of two ids.
-    const jagged_view<> single(offsets.data(), R, ids.data(), R), weighted(offsets.data(), R, ids.data(), R,
-                                                                          ones.data());
+    const jagged_view<> single(offsets.data(), R, ids.data(), R),
+        weighted(offsets.data(), R, ids.data(), R, ones.data());
     const std::span<const std::int64_t> list(ids);
     ids.push_back(0);
     ids.push_back(1);
@@ -258,15 +258,14 @@ void with_every_verb(matrix_view<float> weights, const Check& check) {
   check("lookup of one id", lookup(here, table, one, combiner::sum, to));
   check("lookup, skip", lookup(here, table, bags, pooling{combiner::mean, bounds::skip}, to));
   check("lookup, unchecked", lookup(here, table, bags, pooling{combiner::mean, bounds::assume_valid}, to));
-  check("lookup, default row",
-        lookup(here, table, jagged_view<>(offsets.data(), 1, ids.data(), 40),
-               pooling{combiner::sum, padding::id{3}, empty_bag::default_row{0}}, to));
+  check("lookup, default row", lookup(here, table, jagged_view<>(offsets.data(), 1, ids.data(), 40),
+                                      pooling{combiner::sum, padding::id{3}, empty_bag::default_row{0}}, to));
   check("lookup, concat", lookup(here, table, bags, combiner::concat, all));
   check("lookup of codes", lookup(here, quantized, bags, combiner::sum, to));
   check("gather", gather(here, table, ids, all));
   check("fused_lookup", fused_lookup(here, table, bags, combiner::mean, to));
-  check("lookup of parts", lookup(here, partitioned_table(parts, partition_strategy::mod), bags,
-                                  combiner::sum, to));
+  check("lookup of parts",
+        lookup(here, partitioned_table(parts, partition_strategy::mod), bags, combiner::sum, to));
   check("weight_gradients", weight_gradients(here, table, bags, gradient, combiner::sum, dots));
   check("update", update(here, bags, gradient, combiner::sum, sgd{}, table));
   const auto resolved = resolve(here, table, bags, combiner::sum);
@@ -394,8 +393,7 @@ TEST_CASE("n11: a resolved batch counts its skipped ids once, and calls on threa
   const std::vector<std::uint64_t> keys{1, 2};
   skipped = 0;
   {
-    const auto resolved =
-        resolve(here, source, fixed_hotness_view<std::uint64_t>(keys.data(), 1, 2), how);
+    const auto resolved = resolve(here, source, fixed_hotness_view<std::uint64_t>(keys.data(), 1, 2), how);
     REQUIRE(resolved.ok());
     CHECK(lookup(here, resolved.value(), matrix_view(out.data(), 1, 4)).ok());
     CHECK(skipped == 2);

@@ -33,8 +33,7 @@ namespace {
 
 /// A path that nobody else has, without a file at the begin and at the end.
 struct scratch_file {
-  explicit scratch_file(const char* name)
-      : path("/tmp/deeprec_" + std::to_string(::getpid()) + "_" + name) {}
+  explicit scratch_file(const char* name) : path("/tmp/deeprec_" + std::to_string(::getpid()) + "_" + name) {}
   scratch_file(const scratch_file&) = delete;
   scratch_file& operator=(const scratch_file&) = delete;
   ~scratch_file() { ::unlink(path.c_str()); }
@@ -91,8 +90,7 @@ TEST_CASE("n05: a table that is too large for a block is refused by the save") {
   const float one = 1;
   const auto* const bytes = reinterpret_cast<const std::byte*>(&one);
   const const_named_table huge[] = {{{"huge", "f32", index_t{1} << 60, 1, 4, 4, 0}, bytes, 0}};
-  const auto saved =
-      save_tables(file.path, huge, {}, {.block_bytes = (std::numeric_limits<index_t>::max)()});
+  const auto saved = save_tables(file.path, huge, {}, {.block_bytes = (std::numeric_limits<index_t>::max)()});
   CHECK(saved.code() == errc::out_of_memory);
   CHECK(::access(file.path.c_str(), F_OK) != 0);
 }

@@ -393,8 +393,8 @@ TEST_CASE("r09: runs that done() or a stop ends, and that go on, are one run") {
       CAPTURE(producers);
       CAPTURE(capacity);
       for (index_t n = 1; n <= staged_steps::count; ++n) check({}, {capacity, producers, n});
-      for (const auto where : {staged_steps::in_source, staged_steps::before, staged_steps::behind,
-                               staged_steps::in_done}) {
+      for (const auto where :
+           {staged_steps::in_source, staged_steps::before, staged_steps::behind, staged_steps::in_done}) {
         for (long item = 0; item <= staged_steps::count; ++item)
           check({{where, item, staged_steps::event::stops}}, {capacity, producers, -1});
       }
@@ -535,8 +535,8 @@ TEST_CASE("r07: the text of an attribute reads as its number, whatever it is") {
   CHECK(explain(g).find("norm (eps = 1e-08, scale = 0.5, seed = 1000)") != std::string::npos);
   CHECK(attributes_of({1e-7, 1, 1}) != attributes_of({4e-7, 1, 1}));
   std::mt19937_64 random(deeprec_test::seed());
-  std::vector<double> numbers{0, 1e-7, 4e-7, 1e300, 5e-324, 0.1, 1e23,
-                              std::numeric_limits<double>::infinity(), -1.0 / 3};
+  std::vector<double> numbers{
+      0, 1e-7, 4e-7, 1e300, 5e-324, 0.1, 1e23, std::numeric_limits<double>::infinity(), -1.0 / 3};
   for (int i = 0; i < 1000; ++i) {
     const int exponent = static_cast<int>(random() % 2000) - 1000;
     numbers.push_back(std::ldexp(static_cast<double>(random()), exponent));

@@ -26,7 +26,8 @@ TEST_CASE("b10: rowwise Adagrad steps by a mean that fits in a float, whatever t
       const std::vector<std::int64_t> offsets{0, 3}, ids{0, 1, 1};  // a row read in place, and a sum
       const std::vector<float> gradient(d, 9e18F);
       REQUIRE(update(ctx, jagged_view(offsets.data(), 1, ids.data(), 3),
-                     matrix_view<const float>(gradient.data(), 1, width), combiner::sum, rowwise_adagrad{1.0F},
+                     matrix_view<const float>(gradient.data(), 1, width), combiner::sum,
+                     rowwise_adagrad{1.0F},
                      with_state(as_table(matrix_view<float>(weights.data(), 2, width)),
                                 matrix_view<float>(state.data(), 2, 1)))
                   .ok());

@@ -76,9 +76,9 @@ static_assert(
 
 /// A table of three keyed rows and a batch of it.
 struct keyed {
-  explicit keyed(float first) : table(f32_rows(1), [first](std::uint64_t key, float* values) {
-    values[0] = first + static_cast<float>(key);
-  }) {
+  explicit keyed(float first)
+      : table(f32_rows(1),
+              [first](std::uint64_t key, float* values) { values[0] = first + static_cast<float>(key); }) {
     REQUIRE(table.insert(keys.data(), 3).ok());
   }
   [[nodiscard]] keyed_rows source() { return keyed_rows(table); }

@@ -7,7 +7,8 @@
 
 namespace deeprec_test {
 
-/// True where this process lacks what a test needs; `profile` is the environment or the processor that has it.
+/// True where this process lacks what a test needs; `profile` is the environment or the processor that has
+/// it.
 inline bool lacks(bool present, const std::string& profile) {
   if (!present) MESSAGE("SKIPPED here: it needs " << profile);
   return !present;

@@ -225,10 +225,10 @@ Tensor empty_on_huge_pages(std::int64_t rows, std::int64_t width, at::ScalarType
                     ")");
   std::pmr::memory_resource* const pages = deeprec::huge_page_resource::shared();
   std::uint64_t elements = 0, bytes = 0;
-  TORCH_CHECK_VALUE(!c10::mul_overflows(static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(width),
-                                        &elements) &&
-                        !c10::mul_overflows(elements, std::uint64_t{c10::elementSize(type)}, &bytes),
-                    "deeprec: the bytes of weights must fit 64 bits (", rows, " rows of ", width, ")");
+  TORCH_CHECK_VALUE(
+      !c10::mul_overflows(static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(width), &elements) &&
+          !c10::mul_overflows(elements, std::uint64_t{c10::elementSize(type)}, &bytes),
+      "deeprec: the bytes of weights must fit 64 bits (", rows, " rows of ", width, ")");
   if (bytes == 0) return at::empty({rows, width}, at::TensorOptions(type));
   constexpr std::size_t alignment = 64;
   void* data = nullptr;
@@ -294,8 +294,8 @@ struct bag_function : torch::autograd::Function<bag_function> {
     const at::AutoDispatchBelowADInplaceOrView below;
     // Rows that no gradient reads may change before the backward pass, as max_norm changes them.
     const bool reads_rows = mode == mode_max || (sample_weights && sample_weights->requires_grad());
-    ctx->save_for_backward({reads_rows ? weight : Tensor(), ids, offsets.value_or(Tensor()),
-                            sample_weights.value_or(Tensor())});
+    ctx->save_for_backward(
+        {reads_rows ? weight : Tensor(), ids, offsets.value_or(Tensor()), sample_weights.value_or(Tensor())});
     ctx->saved_data["rows"] = weight.sym_size(0);
     ctx->saved_data["mode"] = mode;
     ctx->saved_data["padding"] = padding;
@@ -425,8 +425,8 @@ TORCH_LIBRARY_IMPL(deeprec, Meta, m) {
 TORCH_LIBRARY_IMPL(deeprec, Autograd, m) {
   m.impl("embedding_bag", differentiable_forward);
   // A second derivative is an exception, not 0.
-  for (const char* name : {"embedding_bag_dense_gradient", "embedding_bag_row_gradients",
-                           "embedding_bag_sample_gradients"}) {
+  for (const char* name :
+       {"embedding_bag_dense_gradient", "embedding_bag_row_gradients", "embedding_bag_sample_gradients"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

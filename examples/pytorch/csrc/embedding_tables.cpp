@@ -99,10 +99,9 @@ struct embedding_tables : torch::CustomClassHolder {
   void save(const std::string& path) const {
     const auto writable = parts();
     const std::vector<deeprec::const_named_table> read_only(writable.begin(), writable.end());
-    const auto saved =
-        deeprec::save_tables(path, read_only,
-                             {.step = static_cast<std::uint64_t>(all->options.step),
-                              .numbers = {{rate_in_files, all->options.learning_rate}}});
+    const auto saved = deeprec::save_tables(path, read_only,
+                                            {.step = static_cast<std::uint64_t>(all->options.step),
+                                             .numbers = {{rate_in_files, all->options.learning_rate}}});
     raise_on_fault(saved);
   }
   void load(const std::string& path) {
@@ -145,10 +144,10 @@ struct batch_tensors {
   [[nodiscard]] keyed_batch view(const tables& of, std::int64_t bags, std::int64_t keys,
                                  at::IntArrayRef positions) const {
     std::int64_t count = 0;
-    TORCH_CHECK_VALUE(bags >= 0 && keys >= 0 && !c10::mul_overflows(keys, bags, &count) &&
-                          count == offsets.size(0) - 1,
-                      "deeprec: offsets must have keys (", keys, ") * bags (", bags,
-                      ") + 1 elements, the same number of bags for each key (have ", offsets.size(0), ")");
+    TORCH_CHECK_VALUE(
+        bags >= 0 && keys >= 0 && !c10::mul_overflows(keys, bags, &count) && count == offsets.size(0) - 1,
+        "deeprec: offsets must have keys (", keys, ") * bags (", bags,
+        ") + 1 elements, the same number of bags for each key (have ", offsets.size(0), ")");
     const auto used = positions.empty() ? keys : static_cast<std::int64_t>(positions.size());
     TORCH_CHECK_VALUE(used == of.features(), "deeprec: the batch must have the collection's ", of.features(),
                       " features (has ", used, ")");

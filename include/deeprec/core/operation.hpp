@@ -30,9 +30,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 enum class access_mode : unsigned char { reads, writes, updates };
 
 /// Memory that an operation accesses. It has no extent: effects are of one operand where their first bytes
-/// are the same, so a matrix and a block of its columns or rows are two operands (a block at its begin is it).
-/// Reported are the block of rows of a source that has one (not keyed and partitioned tables), ids, what is
-/// written, and gradients; neither offsets, weights and resolved rows, nor what an optimizer holds elsewhere.
+/// are the same, so a matrix and a block of its columns or rows are two operands (a block at its begin is
+/// it). Reported are the block of rows of a source that has one (not keyed and partitioned tables), ids, what
+/// is written, and gradients; neither offsets, weights and resolved rows, nor what an optimizer holds
+/// elsewhere.
 struct effect {
   const void* data;  ///< the first byte: identifies the operand
   access_mode mode;

@@ -68,7 +68,7 @@ struct text_chunk {
 
   std::shared_ptr<locked_resource> memory;  // chunks grow on many threads
   index_t source = 0;
-  index_t number = 0;  // within its source
+  index_t number = 0;       // within its source
   grow_array<char> buffer;  // of a stream that of the first chunk holds the text of all
   std::string_view lines;   // of a stream
   sparse_batch rows;
@@ -170,10 +170,7 @@ class batch_reader {
  public:
   batch_reader(const context<Executor>& ctx, Format format, std::vector<detail::text_source> sources,
                const reader_options& options)
-      : format_(std::move(format)),
-        context_(ctx),
-        options_(options),
-        sources_(std::move(sources)) {
+      : format_(std::move(format)), context_(ctx), options_(options), sources_(std::move(sources)) {
     const index_t flight = options_.chunks_in_flight > 0
                                ? options_.chunks_in_flight
                                : 4 * static_cast<index_t>(context_.executor->concurrency());
@@ -562,12 +559,12 @@ class batch_reader {
   index_t fault_source_ = 0;
   index_t head_ = 0;  // chunks [head_, filled_) still hold rows
   index_t filled_ = 0;
-  index_t source_ = 0;  // source of the next chunk to read
-  index_t number_ = 0;  // number of that chunk
+  index_t source_ = 0;    // source of the next chunk to read
+  index_t number_ = 0;    // number of that chunk
   bool entered_ = false;  // that source is open, and its layout is known
   bool loaded_ = false;   // the chunks are parsed
-  index_t closed_ = 0;  // sources closed so far
-  index_t lines_ = 0;   // lines of the current source before the head
+  index_t closed_ = 0;    // sources closed so far
+  index_t lines_ = 0;     // lines of the current source before the head
   index_t skipped_ = 0;
   index_t ignored_ = 0;
   index_t rows_ = 0;
@@ -628,16 +625,18 @@ auto read_files(Context&& context_or_executor, Format format, std::vector<std::s
 /// The same, for a call without an executor: it does not compile, and the message has the right one.
 template <TextFormat Format>
 auto read_files(Format, std::vector<std::string>, const reader_options& = {}) {
-  static_assert(detail::always_false<Format>,
-                "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
-                "a thread_pool pool; or an inline_executor, which parses in the caller.");
+  static_assert(
+      detail::always_false<Format>,
+      "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
+      "a thread_pool pool; or an inline_executor, which parses in the caller.");
 }
 /// The same, for the paths before the format.
 template <TextFormat Format>
 auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
-  static_assert(detail::always_false<Format>,
-                "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
-                "a thread_pool pool; or an inline_executor, which parses in the caller.");
+  static_assert(
+      detail::always_false<Format>,
+      "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
+      "a thread_pool pool; or an inline_executor, which parses in the caller.");
 }
 
 /// A reader of text in memory, which is parsed in place. The file of a fault is "<text>".

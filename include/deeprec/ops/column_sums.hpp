@@ -70,9 +70,10 @@ template <class Context, class T, MemorySpace Space, class Columns, class Out, c
   static_assert(
       std::is_same_v<element, float> || std::is_same_v<element, f16> || std::is_same_v<element, bf16>,
       "deeprec::column_sums: elements of another type. Fix: float, f16 or bf16.");
-  static_assert(std::is_convertible_v<Out&&, array_view<float, Space>>,
-                "deeprec::column_sums: out is no contiguous range of float, written in the space of in. Fix: a "
-                "std::vector<float>, or array_view<float>(data, columns).");
+  static_assert(
+      std::is_convertible_v<Out&&, array_view<float, Space>>,
+      "deeprec::column_sums: out is no contiguous range of float, written in the space of in. Fix: a "
+      "std::vector<float>, or array_view<float>(data, columns).");
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "column_sums");
   if (!call) return call.stopped();

@@ -6,8 +6,8 @@
 //   adagrad_decay     before that, at every decay_every-th step: s[j] = max(s[j] * decay, initial)
 //
 // Every s begins at initial_squares (TensorFlow's initial_accumulator_value). Zeroed state is read as that
-// value. An s that leaves the range of float (squares, or means of them, of 3.4e38 in all) stays infinite, and
-// what it divides no longer moves.
+// value. An s that leaves the range of float (squares, or means of them, of 3.4e38 in all) stays infinite,
+// and what it divides no longer moves.
 // Source: Duchi, Hazan, Singer (JMLR 2011); the rowwise form as in FBGEMM and DLRM; the decay as in DeepRec.
 #pragma once
 

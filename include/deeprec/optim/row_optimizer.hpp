@@ -29,9 +29,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 template <class O>
 inline constexpr bool steps_on_sums = requires { requires static_cast<bool>(O::steps_on_sums); };
 
-/// Whose state an optimizer steps: `static constexpr std::string_view name = "adam";`. State that was made for
-/// one name is refused for another; a wrapper has the name of the optimizer that it wraps, whose state it is.
-/// Empty where the optimizer gives no name: only the size of its state tells such optimizers apart.
+/// Whose state an optimizer steps: `static constexpr std::string_view name = "adam";`. State that was made
+/// for one name is refused for another; a wrapper has the name of the optimizer that it wraps, whose state it
+/// is. Empty where the optimizer gives no name: only the size of its state tells such optimizers apart.
 template <class O>
 inline constexpr std::string_view optimizer_name = [] {
   if constexpr (requires { std::string_view(O::name); }) {
@@ -92,7 +92,8 @@ constexpr index_t state_floats_of(index_t width) noexcept {
   return detail::capped_sum(O::row_state, detail::capped_product(O::element_state, width));
 }
 
-/// What makes a table with room for an optimizer's state: dense_table<f32_rows>(rows, width, state_of<adagrad>).
+/// What makes a table with room for the state of an optimizer:
+/// dense_table<f32_rows>(rows, width, state_of<adagrad>).
 template <RowOptimizer O>
 struct state_of_t {};
 template <RowOptimizer O>

@@ -266,8 +266,8 @@ class stale_window {
     word inside{0};              // hogwild: lookups that read, or `alone`
     detail::waiting_room<Wait, Atomics> updates;
   };
-  // Of a shard and lookups k, k + W, k + 2W ...: 2n + 1 from when lookup k + nW begins to read, 2n + 2 when it
-  // has read.
+  // Of a shard and lookups k, k + W, k + 2W ...: 2n + 1 from when lookup k + nW begins to read, 2n + 2 when
+  // it has read.
   struct read_mark {
     word state{0};
   };
@@ -286,7 +286,8 @@ class stale_window {
   [[nodiscard]] const word& mark_of(index_t lookup, index_t shard) const noexcept {
     return marks_[static_cast<std::size_t>(shard * window_ + lookup % window_)].state;
   }
-  // False: somebody else has begun. relaxed: the version, which was acquired, orders one access after another.
+  // False: somebody else has begun. relaxed: the version, which was acquired, orders one access after
+  // another.
   static bool begin_once(word& mark, std::uint64_t before) noexcept {
     std::uint64_t seen = before;
     while (seen == before) {

@@ -30,8 +30,8 @@ inline const char* kind_beside_text(std::string_view begin) noexcept {
   for (const auto& kind : kinds) {
     if (begin.starts_with(kind.bytes)) return kind.reason;
   }
-  if (begin.size() >= 4 && ((begin.starts_with("\xff\xfe"sv) && begin[3] == '\0') ||
-                            begin.starts_with("\xfe\xff\0"sv))) {
+  if (begin.size() >= 4 &&
+      ((begin.starts_with("\xff\xfe"sv) && begin[3] == '\0') || begin.starts_with("\xfe\xff\0"sv))) {
     return "is text in UTF-16. Fix: iconv -f UTF-16 -t UTF-8";
   }
   // A tar archive begins with the name of a file, in 100 bytes; the mark is far behind it.

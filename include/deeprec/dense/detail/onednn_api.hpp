@@ -46,7 +46,8 @@ using onednn_const_layout = const_dnnl_memory_desc_t;
 using onednn_const_layout = const dnnl_memory_desc_t*;
 #endif
 
-/// Whether oneDNN's environment variable keeps it below an instruction set: dnnl_set_max_cpu_isa would lift that cap.
+/// Whether oneDNN's environment variable keeps it below an instruction set: dnnl_set_max_cpu_isa would lift
+/// that cap.
 inline bool onednn_capped_below(isa which) noexcept {
   const char* cap = std::getenv("ONEDNN_MAX_CPU_ISA");
   if (cap == nullptr) cap = std::getenv("DNNL_MAX_CPU_ISA");

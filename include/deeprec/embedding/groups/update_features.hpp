@@ -235,11 +235,10 @@ template <class Context, class Group, class Gradient, class Columns, class = det
                             const typename Group::rounding_type& rounding = {}) {
   using view = matrix_view<const float>;
   const auto ctx = detail::as_context(context_or_executor);
-  return detail::with_views<view>(
-      ctx, "update", rows.group(), gradient, "update: gradient must not be null", detail::update_width,
-      [&](std::span<const view> parts) {
-        return detail::update_begun(ctx, rows, parts, optimizer, rounding);
-      });
+  return detail::with_views<view>(ctx, "update", rows.group(), gradient, "update: gradient must not be null",
+                                  detail::update_width, [&](std::span<const view> parts) {
+                                    return detail::update_begun(ctx, rows, parts, optimizer, rounding);
+                                  });
 }
 
 /// The same, for batches of another type than the group's: it does not compile, and the message has the way.

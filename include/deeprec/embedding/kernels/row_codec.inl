@@ -2,8 +2,8 @@
 //
 //   of(args, first, columns)                 a codec for the panel of the columns [first, first + columns)
 //   begin_of(row)                            the panel's first column in a row: the `from` of what follows
-//   load_at(from, c), load_first_at(from, n) values from column c of the panel, or its first n < lanes columns
-//                                            and zeros; equal to the scalar reference
+//   load_at(from, c), load_first_at(from, n) values from column c of the panel, or its first n < lanes
+//                                            columns and zeros; equal to the scalar reference
 //   prefetch(row)                            all lines that the panel needs; bytes(): their size
 //   pairs                                    true: load_pair_at(from, c, even, odd) loads 2 * lanes columns
 //   unit                                     vectors begin at multiples of this number of columns

@@ -132,11 +132,11 @@ lookup_op(const Rows&, matrix_view<Out, OutSpace, Columns>) -> lookup_op<Rows, O
 ///           row sources other than tables (8 bytes per id); both from the context's resource, before a row
 ///           is written
 /// @threads  reentrant; concurrent lookups of one table are safe, a concurrent writer of its rows is not
-/// @error    shape_mismatch (also for a null out, for a table with rows and without memory, and for a negative
-///           number of rows); offsets_*; id_out_of_range and weight_is_nan with bag and position (bounds mode
-///           check; the smallest position; a bad default_row has no bag; weights of absent ids are not
-///           checked); unsupported (combiner::max with weights); invalid_value (a max_norm that is not above
-///           0); out_of_memory. On an error nothing is written
+/// @error    shape_mismatch (also for a null out, for a table with rows and without memory, and for a
+///           negative number of rows); offsets_*; id_out_of_range and weight_is_nan with bag and position
+///           (bounds mode check; the smallest position; a bad default_row has no bag; weights of absent ids
+///           are not checked); unsupported (combiner::max with weights); invalid_value (a max_norm that is
+///           not above 0); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
           class Columns, class = detail::unit>

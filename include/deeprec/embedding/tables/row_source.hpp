@@ -106,7 +106,9 @@ DEEPREC_APART inline status table_memory_fault(index_t rows) {
 /// Checks the rows of a source. Every verb that reads or writes rows calls it first.
 template <RowSource Source>
 DEEPREC_INLINE status check_source(const Source& source) {
-  if constexpr (requires { { source.validate() } -> std::convertible_to<status>; }) {
+  if constexpr (requires {
+                  { source.validate() } -> std::convertible_to<status>;
+                }) {
     return source.validate();
   } else if constexpr (DirectRowSource<Source>) {
     if (!has_table_memory(source.data(), source.rows(), source.format().width())) [[unlikely]]

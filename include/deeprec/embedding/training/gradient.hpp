@@ -401,8 +401,9 @@ status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
   using element = typename Rows::source_type::format_type::element;
   const auto& bags = rows.bags();
   const index_t first = bags.first_position();
-  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), rows.positions(),
-                                           "weight_gradients: out.size() must be the number of ids in bags N");
+  if (const status s =
+          detail::expect_size(static_cast<index_t>(out.size()), rows.positions(),
+                              "weight_gradients: out.size() must be the number of ids in bags N");
       !s) {
     return s;
   }

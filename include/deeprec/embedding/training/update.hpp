@@ -191,7 +191,8 @@ template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpac
   return detail::run_now(ctx, update_op(bags, gradient, pooling, optimizer, source, rounding));
 }
 
-/// The same, for arguments in the order of lookup's: it does not compile, and the message has the right order.
+/// The same, for arguments in the order of lookup's: it does not compile, and the message has the right
+/// order.
 template <class Context, class Table, class Bags, class... Rest>
   requires(detail::names_rows<Table> && BagBatch<Bags>)
 [[nodiscard]] status update(Context&&, const Table&, const Bags&, const Rest&...) {

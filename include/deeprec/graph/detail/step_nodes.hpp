@@ -41,9 +41,9 @@ struct unrelated;
 /// An optional, a smart pointer, a tuple, a variant or a plain struct: a pointer would be what it holds, or
 /// make that, and not where it allocates.
 template <class T>
-inline constexpr bool holds_value = std::is_aggregate_v<T> || requires(T& v) { *v; } ||
-                                    requires(T& v) { v.valueless_by_exception(); } ||
-                                    requires { std::tuple_size<T>::value; };
+inline constexpr bool holds_value = std::is_aggregate_v<T> || requires(T& v) { *v; } || requires(T& v) {
+  v.valueless_by_exception();
+} || requires { std::tuple_size<T>::value; };
 /// A class that takes a memory resource, and not just any pointer.
 template <class T>
 inline constexpr bool takes_resource =

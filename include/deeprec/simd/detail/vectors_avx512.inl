@@ -70,9 +70,7 @@ DEEPREC_INLINE vector_f32 last_to_front(vector_f32 x, int n) {
   return _mm512_maskz_compress_ps(static_cast<__mmask16>(~first_lanes(lanes - n)), x.v);
 }
 /// The first n lanes, 0 <= n <= lanes; the others are zero, whatever they were.
-DEEPREC_INLINE vector_f32 keep_first(vector_f32 x, int n) {
-  return _mm512_maskz_mov_ps(first_lanes(n), x.v);
-}
+DEEPREC_INLINE vector_f32 keep_first(vector_f32 x, int n) { return _mm512_maskz_mov_ps(first_lanes(n), x.v); }
 DEEPREC_INLINE void store_first(float* p, vector_f32 x, int n) {
   _mm512_mask_storeu_ps(p, first_lanes(n), x.v);
 }
