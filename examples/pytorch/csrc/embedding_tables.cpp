@@ -245,6 +245,7 @@ struct lookup_function : torch::autograd::Function<lookup_function> {
 Tensor differentiable_lookup(const Tensor& hook, const Tensor& rows, std::int64_t number, std::int64_t width,
                              const Tensor& ids, const Tensor& offsets, const OptionalTensor& weights,
                              c10::SymInt bags, std::int64_t keys, at::IntArrayRef positions) {
+  if (weights) refuse_tangent(*weights, "weights");
   if (at::GradMode::is_enabled() && hook.requires_grad()) {
     TORCH_CHECK_NOT_IMPLEMENTED(!weights || !weights->requires_grad(),
                                 "deeprec: the weights of a collection's batch have no gradient");

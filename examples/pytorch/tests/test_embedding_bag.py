@@ -323,6 +323,19 @@ def test_b01_second_derivatives_raise(mode, sparse):
             torch.autograd.grad(dense.square().sum(), weight)
 
 
+def test_b01_forward_mode_derivatives_raise():
+    layer, ids, offsets = layer_and_batch()
+    rows, by = layer.weight.detach(), torch.rand(6)
+
+    def lookup(weight, weights_of_ids):
+        return deeprec_torch.embedding_bag(ids, weight, offsets, mode="sum", per_sample_weights=weights_of_ids)
+
+    with pytest.raises(NotImplementedError, match="weight must have no tangent"):
+        torch.func.jvp(lambda weight: lookup(weight, None), (rows,), (rows,))
+    with pytest.raises(NotImplementedError, match="per_sample_weights must have no tangent"):
+        torch.func.jvp(lambda weights: lookup(rows, weights), (by,), (by,))
+
+
 def test_b03_types_are_checked_before_they_are_converted():
     layer, ids, _ = layer_and_batch()
     i32 = ids.int()
