@@ -233,7 +233,7 @@ TEST_CASE("batch_reader: where memory is refused, the rows before that are deliv
   REQUIRE(file != nullptr);
   REQUIRE(std::fwrite(text.data(), 1, text.size(), file) == text.size());
   std::fclose(file);
-  // out_of_memory is not final: the next call goes on. The line's fault is, and every further call reports it.
+  // out_of_memory is not final: the next call goes on. The line's fault is; every further call reports it.
   // All rows before it are delivered, and no others.
   const auto rows_of = [&](long granted) {
     std::vector<std::int64_t> seen;
