@@ -20,6 +20,8 @@ while read -r part lane seconds what; do
 done <tests/parts.txt
 probe_recorded="$(sed -n 's/.*probe of scripts\/test.sh takes \([0-9.]*\) s.*/\1/p' tests/parts.txt)"
 
+[[ "$probe_recorded" =~ [1-9] ]] || { say "tests/parts.txt must have the seconds of the probe (has '$probe_recorded')" && exit 2; }
+
 within=0 wanted=()
 while (($#)); do
   case "$1" in
@@ -72,7 +74,7 @@ fi
 
 # --- how long parts take -------------------------------------------------------------------------------------------
 
-# Prints the seconds (those of DEEPREC_PROBE_SECONDS, where it is set) in which this machine compiles a unit of the standard library, as often at once as it has processors (two at
+# Prints the seconds in which this machine compiles a unit of the standard library, as often at once as it has processors (two at
 # least), without a cache.
 probe() {
   local unit="$root/build/probe" from=$EPOCHREALTIME to i
