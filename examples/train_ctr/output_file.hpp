@@ -61,10 +61,18 @@ class output_file {
       errno = EISDIR;
     } else if (!exists || ::access(target_.c_str(), W_OK) == 0) {
       beside_ = target_ + '.' + std::to_string(::getpid()) + ".writing";
+      ::unlink(beside_.c_str());  // of a process of this number that was killed
       const int made = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
       if (made >= 0 && exists) (void)!::fchmod(made, old.st_mode & 0777U);
       file_ = made >= 0 ? ::fdopen(made, "w") : nullptr;
-      if (file_ == nullptr) beside_.clear();
+      if (made < 0) {
+        beside_.clear();
+      } else if (file_ == nullptr) {
+        const int why = errno;
+        ::close(made);
+        ::unlink(beside_.c_str());
+        errno = why;
+      }
     }
     if (file_ == nullptr) throw_unwritten();
   }

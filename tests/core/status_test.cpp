@@ -4,6 +4,7 @@
 #include <deeprec/core/status.hpp>
 
 #include <doctest/doctest.h>
+#include <any>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -155,6 +156,17 @@ TEST_CASE("result: what converts to the value is a value") {
   CHECK(next(4).code() == errc::io_error);
   const result<index_t> number = 7;
   CHECK(number.value() == 7);
+  // A type that is made from anything: a fault and a status are no value of it.
+  const auto anything = [](int k) -> result<std::any> {
+    const fault refused(status(errc::io_error, "five"), "file");
+    const status closed(errc::closed, "six");
+    if (k == 0) return refused;
+    if (k == 1) return closed;
+    return 5;
+  };
+  CHECK(anything(0).code() == errc::io_error);
+  CHECK(anything(1).code() == errc::closed);
+  CHECK(std::any_cast<int>(anything(2).value()) == 5);
 }
 
 TEST_CASE("result: a value that only moves comes out whole") {

@@ -54,6 +54,40 @@ class piecewise_stream final : public text_stream {
   status end_;
 };
 
+/// Text in pieces of 100 bytes, whose read number `refused` gets no memory.
+class refused_stream final : public text_stream {
+ public:
+  refused_stream(std::string text, int refused) : text_(std::move(text)), refused_(refused) {}
+  status open() noexcept override { return {}; }
+  status read(char* to, index_t bytes, index_t& got) noexcept override {
+    got = 0;
+    if (reads_++ == refused_) return {errc::out_of_memory, "memory must provide room (it refused)"};
+    got = static_cast<index_t>(
+        std::min({text_.size() - at_, static_cast<std::size_t>(bytes), std::size_t{100}}));
+    std::copy_n(text_.data() + at_, got, to);
+    at_ += static_cast<std::size_t>(got);
+    return {};
+  }
+  void close() noexcept override {}
+  bool ready(std::chrono::milliseconds) noexcept override { return true; }
+
+ private:
+  std::string text_;
+  std::size_t at_ = 0;
+  int reads_ = 0, refused_;
+};
+
+#if DEEPREC_EXCEPTIONS
+/// A format that throws where it detects the layout of its first text.
+struct startled_format : libsvm_format {
+  int* calls;
+  layout detect(std::string_view text) const {
+    if ((*calls)++ == 0) throw 7;
+    return libsvm_format::detect(text);
+  }
+};
+#endif
+
 /// Text in pieces that arrive one by one: it counts the reads that came while rows of whole lines that were
 /// read had not been delivered, though nothing said that more had arrived.
 class waiting_stream final : public text_stream {
@@ -130,6 +164,48 @@ stream_outcome in_memory(const Format& format, const std::string& text, reader_o
 }
 
 }  // namespace
+
+TEST_CASE("reader: a stream whose read is refused memory reads on at the next call, and loses no row") {
+  const inline_executor here;
+  std::string text;
+  for (int r = 0; r < 60; ++r) text += "1 3:0.5 " + std::to_string(1 + r) + ":1\n";
+  for (int refused = 0; refused < 9; ++refused) {
+    auto reader =
+        read_stream(here, libsvm_format{}, "stream", std::make_unique<refused_stream>(text, refused))
+            .or_throw();
+    sparse_batch batch;
+    index_t rows = 0;
+    int refusals = 0;
+    for (;;) {
+      const result<index_t> got = reader.next(batch, 7);
+      if (!got) {
+        REQUIRE(got.code() == errc::out_of_memory);
+        REQUIRE(++refusals == 1);
+        continue;
+      }
+      if (got.value() == 0) break;
+      for (index_t r = 0; r < batch.rows(); ++r) CHECK(batch.feature(0).ids()[2 * r + 1] == rows++);
+    }
+    CHECK(rows == 60);
+  }
+}
+
+#if DEEPREC_EXCEPTIONS
+TEST_CASE("reader: a format that throws where it detects the layout of a stream loses no row") {
+  const inline_executor here;
+  int calls = 0;
+  startled_format format;
+  format.calls = &calls;
+  auto reader =
+      read_stream(here, format, "stream", std::make_unique<refused_stream>("1 1:1\n0 2:1\n1 3:1\n", -1))
+          .or_throw();
+  sparse_batch batch;
+  CHECK_THROWS_AS((void)reader.next(batch, 8), int);
+  REQUIRE(reader.next(batch, 8).or_throw() == 3);
+  CHECK(batch.feature(0).ids()[0] == 0);
+  CHECK(reader.next(batch, 8).or_throw() == 0);
+}
+#endif
 
 TEST_CASE("stream: pieces and chunks of any size give the rows of the whole text") {
   std::mt19937 random(static_cast<std::uint32_t>(seed()));

@@ -1,5 +1,5 @@
-// Executors and what else lies below the verbs: faults that were found once, by the names of
-// their programs.
+// Executors and what else lies below the verbs: faults that were found once, by the
+// names of docs/hazards.md.
 
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>

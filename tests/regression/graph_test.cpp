@@ -1,4 +1,5 @@
-// Step graphs, their cuts and their runs: faults that were found once, by the names of their programs.
+// Step graphs, their cuts and their runs: faults that were found once, by the names of
+// docs/hazards.md.
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>

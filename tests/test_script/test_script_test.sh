@@ -90,7 +90,6 @@ probe=0.2
 # What hangs is cut off; what fails fails, and its closing lines come last.
 table "release release 1 the first" "one release 1 a" "two asan 1 b" >"$house/tests/parts.txt"
 echo hang >"$work/behave/one"
-probe=
 run all --within 20s
 expect "what takes too long is cut off" "$code" 0
 expect "and named" "$said" "*LEFT OUT: one: a (cut off*100% tests passed, 0 tests failed out of 1 of release"
@@ -107,7 +106,16 @@ expect "and a test that belongs to no part" "$code" 1
 expect "by its name" "$said" "*these tests belong to no part: nobodys*"
 rm "$work/behave/lost"
 
+# The real probe gives a pace; without its recorded seconds nothing begins.
+probe=
+run all --within 90000s
+expect "the probe" "$code $said" "0 *== a unit compiles here in [0-9]*.[0-9]* times the recorded time*"
+sed -i 's/takes 0.2 s/takes 0 s/' "$house/tests/parts.txt"
+run all --within 90000s
+expect "no recorded probe" "$code $ran" "2 "
+
 # The parts of this repository can all be reached within the minutes of its CI.
+grep -Eq 'probe of scripts/test.sh takes [0-9]*[.]?[0-9]*[1-9][0-9]* s' "$parts" || fail "the probe's seconds of this repository"
 minutes="$(sed -n 's/.*--within \([0-9]*\).*/\1/p' "$scripts/../.ci/run")"
 first="$(awk '$1 == "release" { print $3 }' "$parts")"
 awk -v first="$first" -v most="$((${minutes:-0} * 60))" '/^[a-z]/ && $1 != "release" && first + $3 > most { print $1; bad = 1 } END { exit bad }' \

@@ -77,7 +77,8 @@ class [[nodiscard]] result {
   /// What converts to the value: std::nullopt, or a value, where T is an optional.
   template <class U>
     requires(std::is_convertible_v<U, T> && !std::is_same_v<std::remove_cvref_t<U>, T> &&
-             !std::is_convertible_v<U, const status&> && !std::is_same_v<std::remove_cvref_t<U>, result>)
+             !std::is_convertible_v<U, const status&> && !std::is_convertible_v<U, const deeprec::fault&> &&
+             !std::is_same_v<std::remove_cvref_t<U>, result>)
   result(U&& value) : content_(std::in_place_index<0>, std::forward<U>(value)) {}
   result(deeprec::fault why) : content_(std::in_place_index<1>, std::move(why)) {}
   /// @pre !why.ok()

@@ -292,13 +292,17 @@ class batch_reader {
         entered_ = true;
       }
       if (from.is_stream()) {
-        if (const status s = fill(from); !s) return refused(s);
-        if (parsed_ > 0) {
+        if (!unshared_) {  // else the format threw where it should detect the layout
+          if (const status s = fill(from); !s) return refused(s);
+          unshared_ = parsed_ > 0;
+        }
+        if (unshared_) {
           const std::string_view begin(chunks_.front().buffer.data(), static_cast<std::size_t>(held_));
           if (number_ == 0) {
             if (const status s = detail::expect_text(begin); !s) return refused(s);
           }
           share_out();
+          unshared_ = false;
           break;
         }
         if (!stream_end_) return refused(stream_end_);
@@ -350,7 +354,7 @@ class batch_reader {
     if (const status s = from.open(); !s) return s;
     if (from.is_stream()) {
       held_ = parsed_ = 0;
-      stream_ended_ = in_long_line_ = false;
+      stream_ended_ = in_long_line_ = unshared_ = false;
       stream_end_ = {};
       return {};
     }
@@ -405,6 +409,10 @@ class batch_reader {
       }
       index_t got = 0;
       const status s = from.read_on(buffer.data() + held_, room_ - held_, got);
+      if (s.code() == errc::out_of_memory) {  // no end: the next call reads on
+        if (parsed_ > 0) break;
+        return s;
+      }
       if (!s || got == 0) {
         stream_end_ = s;
         stream_ended_ = true;
@@ -568,10 +576,11 @@ class batch_reader {
   index_t skipped_ = 0;
   index_t ignored_ = 0;
   index_t rows_ = 0;
-  index_t room_ = 0;    // of a stream: bytes of the buffer that are used
-  index_t held_ = 0;    // bytes in it
-  index_t parsed_ = 0;  // of those, in lines that chunks have
-  status stream_end_;   // what ended it
+  index_t room_ = 0;       // of a stream: bytes of the buffer that are used
+  index_t held_ = 0;       // bytes in it
+  index_t parsed_ = 0;     // of those, in lines that chunks have, or
+  bool unshared_ = false;  // will have
+  status stream_end_;      // what ended it
   bool stream_ended_ = false;
   bool in_long_line_ = false;  // the stream's next bytes belong to a line that was too long
 };

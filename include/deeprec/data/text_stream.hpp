@@ -52,7 +52,8 @@ class text_stream {
   virtual void close() noexcept = 0;
   /// Whether read() would return at once, waited for no longer than `most`: bytes, the end or a fault have
   /// arrived. While it is true, a reader reads on; else it parses the lines that it has. A class that can't
-  /// tell returns false: then each read() that gives a whole line is parsed alone.
+  /// tell returns false: then each read() that gives a whole line is parsed alone. A compressed stream may be
+  /// true where what has arrived is no text yet; read() then waits for more of it.
   ///
   /// @pre   open() was a success
   /// @error none
@@ -86,7 +87,9 @@ class file_stream final : public text_stream {
       if (descriptor_ < 0) return detail::io_refusal(errno);
     }
 #if defined(F_SETPIPE_SZ)
-    (void)::fcntl(descriptor_, F_SETPIPE_SZ, pipe_bytes);  // a larger pipe wakes both ends less often
+    // A larger pipe wakes both ends less often.
+    if (const int has = ::fcntl(descriptor_, F_GETPIPE_SZ); has >= 0 && has < pipe_bytes)
+      (void)::fcntl(descriptor_, F_SETPIPE_SZ, pipe_bytes);
 #endif
     return {};
   }

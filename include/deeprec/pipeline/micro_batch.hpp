@@ -43,6 +43,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
+#include <deeprec/core/verb.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/pipeline/detail/chunk_schedule.hpp>
 #include <deeprec/pipeline/detail/chunk_sum.hpp>
@@ -335,7 +336,11 @@ class micro_batch {
       running_.store(0, std::memory_order_relaxed);
       made_in_ = detail::process_mark();
     }
-    threads_.resize(static_cast<std::size_t>(resources_ - 1));
+    const status made = detail::or_out_of_memory("micro_batch::run", [&]() -> status {
+      threads_.resize(static_cast<std::size_t>(resources_ - 1));
+      return {};
+    });
+    if (!made) return made;
     for (index_t resource = 1; resource < resources_; ++resource) {
       task_handle& thread = threads_[static_cast<std::size_t>(resource - 1)];
       if (!thread.done()) continue;

@@ -75,7 +75,7 @@ status check_state_of(const Format& format) noexcept {
       return {};
     }
     return {errc::unsupported,
-            "update: the state of the rows must be the optimizer's (format().state_owner() is another one)"};
+            "update: the state of the rows must be this optimizer's (it is that of format().state_owner())"};
   }
   return {errc::shape_mismatch,
           "update: the rows must have room for the optimizer's state: dense_table(rows, width, "
