@@ -4,7 +4,8 @@
 //   process_mark made_in;                       in the object that has threads
 //   if (made_in.is_inherited()) ...             one load
 //
-// Not here: vfork and clone, which run no handlers.
+// Not here: vfork and clone, which run no handlers. Forks are counted by each shared object that hides its
+// symbols: there an object is made and used by one of them.
 #pragma once
 
 #if defined(__unix__) || defined(__APPLE__)
