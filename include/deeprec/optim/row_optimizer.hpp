@@ -29,9 +29,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 template <class O>
 inline constexpr bool steps_on_sums = requires { requires static_cast<bool>(O::steps_on_sums); };
 
-/// Whose state an optimizer steps: `static constexpr std::string_view name = "adam";`, a whole literal. State that was made
-/// for one name is refused for another; a wrapper has the name of the optimizer that it wraps, whose state it
-/// is. Empty where the optimizer gives no name: only the size of its state tells such optimizers apart.
+/// Whose state an optimizer steps: `static constexpr std::string_view name = "adam";`, a whole literal. State
+/// that was made for one name is refused for another; a wrapper has the name of the optimizer that it wraps,
+/// whose state it is. Empty where the optimizer gives no name: only the size of its state tells such
+/// optimizers apart.
 template <class O>
 inline constexpr std::string_view optimizer_name = [] {
   if constexpr (requires { std::string_view(O::name); }) {
