@@ -88,7 +88,7 @@ struct overflowing : broken {  // looks for the end of the range where a piece t
     const auto after = [&](index_t b) {
       return static_cast<index_t>(static_cast<std::uint64_t>(b) + static_cast<std::uint64_t>(grain));
     };
-    for (index_t b = 0; b < n; b = after(b)) body(b, n - b > grain ? b + grain : n, 0);
+    for (index_t b = 0; b < n; b = after(b)) body(b, after(b) < b || after(b) > n ? n : after(b), 0);
   }
 };
 

@@ -56,7 +56,7 @@ TEST_CASE("eigen_executor: a call from the pool's only thread doesn't lock up") 
 struct failing_eigen_pool final : Eigen::ThreadPoolInterface {
   Eigen::ThreadPool threads{3};
   int fails_at = -1;
-  int calls = 0;
+  std::atomic<int> calls{0};
   void Schedule(std::function<void()> f) override {
     if (calls++ == fails_at) throw std::bad_alloc();
     threads.Schedule(std::move(f));
