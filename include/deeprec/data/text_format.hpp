@@ -218,7 +218,7 @@ result<parsed_text> parse_text(const Format& format, std::string_view text, spar
       return fault(s, "<text>");
     }
     parsed_text done;
-    if (log.rejected() > 0) done.first_skipped.emplace(log.first(), "<text>");
+    if (log.rejected() > 0) (void)done.first_skipped.emplace(log.first(), "<text>");
     done.rows = batch.rows();
     done.skipped_lines = log.rejected();
     done.ignored_fields = log.ignored();
