@@ -1,12 +1,14 @@
 # deeprec_bodies(<target> <benchmarks/SUITE/SUITE_bodies.cpp>)
 #
-# A shared object for benchmarks/against, built as users build: the flags of the build type, no more. All it exports
-# is its entry, so that of two commits' objects in one process neither calls the other's copies.
+# A shared object for benchmarks/against, built as users build: the flags of the build type. Functions begin at lines,
+# so that a change elsewhere in the object moves no loop to another place in its line. All it exports is its entry, so
+# that of two commits' objects in one process neither calls the other's copies.
 function(deeprec_bodies target source)
   cmake_path(GET source PARENT_PATH folder)
   cmake_path(GET folder PARENT_PATH benchmarks)
   add_library(${target} MODULE EXCLUDE_FROM_ALL "${source}")
   target_include_directories(${target} PRIVATE "${benchmarks}")
+  target_compile_options(${target} PRIVATE -falign-functions=64)
   target_link_libraries(${target} PRIVATE deeprec_dev)
   if(TARGET deeprec::onednn)
     target_link_libraries(${target} PRIVATE deeprec::onednn)
