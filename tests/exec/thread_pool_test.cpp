@@ -1,5 +1,8 @@
 // The thread pool: what it promises of pieces, workers, exceptions and tasks. Timings decide nothing.
 
+#include <deeprec/core/bulk.hpp>
+#include <deeprec/core/context.hpp>
+#include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/children.hpp"
@@ -35,6 +38,9 @@ using namespace deeprec;
 using namespace std::chrono_literals;
 
 namespace {
+
+// So many threads whatever the number of processors.
+thread_pool_options crowd(int threads) { return {.threads = threads, .oversubscribe = true}; }
 
 // Why the pieces of one call are wrong; empty when they are right. `inside` runs in every body.
 template <class E, class Inside>
@@ -107,7 +113,7 @@ struct careless {  // two threads, and both are worker 0
 
 TEST_CASE("thread_pool: every element is in exactly one piece, cut at multiples of the grain") {
   for (int threads = 1; threads <= 8; ++threads) {
-    thread_pool pool(threads);
+    thread_pool pool(crowd(threads));
     REQUIRE(pool.concurrency() == threads);
     for (const index_t grain : {index_t{1}, index_t{2}, index_t{7}, index_t{64}, index_t{1000}}) {
       for (const index_t n : {index_t{0}, index_t{-5}, index_t{1}, grain - 1, grain, grain + 1, 2 * grain,
@@ -136,7 +142,7 @@ TEST_CASE("thread_pool: the check of the pieces catches broken executors") {
 }
 
 TEST_CASE("thread_pool: other threads join in") {
-  thread_pool pool(3);
+  thread_pool pool(crowd(3));
   std::latch all(3);  // passes only when three bodies run at once
   std::mutex mutex;
   std::vector<int> workers;
@@ -150,7 +156,7 @@ TEST_CASE("thread_pool: other threads join in") {
 }
 
 TEST_CASE("thread_pool: what bodies wrote is there when the call returns") {
-  thread_pool pool(4);
+  thread_pool pool(crowd(4));
   std::vector<index_t> values(10000);
   for (int round = 0; round < 50; ++round) {
     pool.parallel_for(10000, 16, [&](index_t begin, index_t end, int) {
@@ -163,7 +169,7 @@ TEST_CASE("thread_pool: what bodies wrote is there when the call returns") {
 
 TEST_CASE("thread_pool: nested calls finish, three deep, with numbers that are never shared") {
   for (const int threads : {1, 2, 4}) {
-    thread_pool pool(threads);
+    thread_pool pool(crowd(threads));
     std::atomic<index_t> leaves{0};
     std::atomic<int> faults{0};
     pool.parallel_for(6, 1, [&](index_t, index_t, int) {
@@ -178,8 +184,8 @@ TEST_CASE("thread_pool: nested calls finish, three deep, with numbers that are n
 }
 
 TEST_CASE("thread_pool: a pool called from another pool's bodies counts from 0") {
-  thread_pool outer(3);
-  thread_pool inner(2);
+  thread_pool outer(crowd(3));
+  thread_pool inner(crowd(2));
   std::atomic<int> faults{0};
   outer.parallel_for(12, 1, [&](index_t, index_t, int) {
     if (!fault_of(inner, 50, 4, 2).empty()) ++faults;
@@ -191,7 +197,7 @@ TEST_CASE("thread_pool: a pool called from another pool's bodies counts from 0")
 }
 
 TEST_CASE("thread_pool: several threads call at once") {
-  thread_pool pool(3);
+  thread_pool pool(crowd(3));
   std::atomic<int> faults{0};
   std::vector<std::thread> callers;
   for (int c = 0; c < 4; ++c) {
@@ -209,8 +215,7 @@ TEST_CASE("thread_pool: several threads call at once") {
 }
 
 TEST_CASE("thread_pool: calls after a long rest and calls in a hurry are never lost") {
-  thread_pool_options options;
-  options.threads = 3;
+  thread_pool_options options = crowd(3);
   for (const auto spin : {0us, 20us, 200us}) {
     options.spin = spin;
     thread_pool pool(options);
@@ -229,7 +234,7 @@ TEST_CASE("thread_pool: calls after a long rest and calls in a hurry are never l
 
 TEST_CASE("thread_pool: the exception of the smallest begin comes out, and nothing runs after") {
   for (const int threads : {1, 2, 4}) {
-    thread_pool pool(threads);
+    thread_pool pool(crowd(threads));
     for (int round = 0; round < 100; ++round) {
       std::atomic<int> running{0};
       std::atomic<int> begun{0};
@@ -264,7 +269,7 @@ TEST_CASE("thread_pool: the exception of the smallest begin comes out, and nothi
 }
 
 TEST_CASE("thread_pool: an exception passes through nested calls") {
-  thread_pool pool(3);
+  thread_pool pool(crowd(3));
   CHECK_THROWS_WITH_AS(pool.parallel_for(4, 1,
                                          [&](index_t, index_t, int) {
                                            pool.parallel_for(8, 1, [](index_t begin, index_t, int) {
@@ -276,7 +281,7 @@ TEST_CASE("thread_pool: an exception passes through nested calls") {
 }
 
 TEST_CASE("thread_pool: tasks that wait for each other finish, however many they are") {
-  thread_pool pool(2);
+  thread_pool pool(crowd(2));
   for (int round = 0; round < 5; ++round) {
     std::latch together(12);
     std::atomic<int> passed{0};
@@ -293,7 +298,7 @@ TEST_CASE("thread_pool: tasks that wait for each other finish, however many they
 }
 
 TEST_CASE("thread_pool: blocked tasks don't hold up bulk work") {
-  thread_pool pool(2);
+  thread_pool pool(crowd(2));
   std::latch release(1);
   for (int t = 0; t < 4; ++t) REQUIRE(pool.post([&](std::stop_token) { release.wait(); }).ok());
   CHECK(fault_of(pool, 1000, 10, 2) == "");
@@ -302,7 +307,7 @@ TEST_CASE("thread_pool: blocked tasks don't hold up bulk work") {
 }
 
 TEST_CASE("thread_pool: a task may post tasks and call parallel_for") {
-  thread_pool pool(3);
+  thread_pool pool(crowd(3));
   std::atomic<int> done{0};
   std::atomic<int> faults{0};
   for (int t = 0; t < 6; ++t) {
@@ -330,7 +335,7 @@ TEST_CASE("thread_pool: a task that only moves is moved") {
 TEST_CASE("thread_pool: a task is told to stop by its own token and by the pool's end") {
   std::atomic<int> stopped{0};
   {
-    thread_pool pool(2);
+    thread_pool pool(crowd(2));
     std::stop_source mine;
     const auto wait_for_stop = [&](std::stop_token stop) {
       std::mutex mutex;
@@ -353,7 +358,7 @@ TEST_CASE("thread_pool: a task is told to stop by its own token and by the pool'
 }
 
 TEST_CASE("thread_pool: wait_tasks rethrows what a task threw, once") {
-  thread_pool pool(2);
+  thread_pool pool(crowd(2));
   std::atomic<int> done{0};
   REQUIRE(pool.post([](std::stop_token) { throw std::runtime_error("from a task"); }).ok());
   for (int t = 0; t < 4; ++t) REQUIRE(pool.post([&](std::stop_token) { ++done; }).ok());
@@ -365,7 +370,7 @@ TEST_CASE("thread_pool: wait_tasks rethrows what a task threw, once") {
 TEST_CASE("thread_pool: tasks that had not begun when the pool is destroyed still run") {
   std::atomic<int> done{0};
   for (int round = 0; round < 20; ++round) {
-    thread_pool pool(2);
+    thread_pool pool(crowd(2));
     for (int t = 0; t < 20; ++t) REQUIRE(pool.post([&](std::stop_token) { ++done; }).ok());
   }
   CHECK(done == 400);
@@ -392,7 +397,7 @@ TEST_CASE("thread_pool: tasks that post while the pool is destroyed are waited f
   for (int round = 0; round < 20; ++round) {
     std::atomic<int> done{0};
     {
-      thread_pool pool(2);
+      thread_pool pool(crowd(2));
       for (int t = 0; t < 3; ++t) REQUIRE(pool.post(chain{&pool, &done, 20}).ok());
     }
     CHECK(done == 3 * (21 + 4));
@@ -481,7 +486,7 @@ TEST_CASE("thread_pool: where the system refuses threads, none is left behind an
           if (!room_for_two()) return 1;
           const int before = deeprec_test::threads_of_this_process();
           try {
-            thread_pool pool(6);
+            thread_pool pool(crowd(6));
             return 2;
           } catch (const std::system_error&) {
           }
@@ -629,7 +634,7 @@ TEST_CASE("thread_pool: the affinity mask is respected") {
     REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
     CHECK(usable_cpus() == std::vector<int>{all.back()});
     CHECK(thread_pool().concurrency() == 1);
-    thread_pool pool(3);
+    thread_pool pool(crowd(3));
     CHECK(pool.cpus().size() == 1);
     std::atomic<int> elsewhere{0};
     std::latch together(3);
@@ -639,6 +644,93 @@ TEST_CASE("thread_pool: the affinity mask is respected") {
     });
     CHECK(elsewhere == 0);
   }).join();
+}
+
+TEST_CASE("thread_pool: a call wakes no more threads than processors, and on one runs on its own thread") {
+  const thread_pool pool(8);
+  CHECK(pool.concurrency() == 8);
+  CHECK(pool.processors() == std::min(8, default_concurrency()));
+  CHECK(thread_pool(crowd(8)).processors() == 8);
+  CHECK(thread_pool(1).processors() == 1);
+  std::thread([] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<unsigned>(usable_cpus().back()), &one);
+    REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
+    thread_pool three(3);
+    CHECK(three.concurrency() == 3);
+    CHECK(three.processors() == 1);
+    CHECK(detail::threads_at_once(three) == 1);
+    const executor_ref ref(three);
+    CHECK(ref.processors() == 1);
+    const std::thread::id caller = std::this_thread::get_id();
+    int elsewhere = 0;
+    CHECK(fault_of(three, 1000, 7, 3, [&] { elsewhere += std::this_thread::get_id() == caller ? 0 : 1; }) ==
+          "");
+    CHECK(elsewhere == 0);
+    context<thread_pool> ctx(three);
+    CHECK(!detail::is_shared(ctx, 1e12));
+  }).join();
+}
+
+TEST_CASE("thread_pool: more calls at once than the pool has places for all finish") {
+  thread_pool pool(crowd(2));
+  // 40 levels: each waits for the one inside.
+  struct nest {
+    thread_pool& pool;
+    std::atomic<int>& leaves;
+    void operator()(int depth) const {
+      if (depth == 0) {
+        ++leaves;
+        return;
+      }
+      pool.parallel_for(2, 1, [&](index_t begin, index_t, int) {
+        if (begin == 0) (*this)(depth - 1);
+      });
+    }
+  };
+  std::atomic<int> leaves{0};
+  nest{pool, leaves}(40);
+  CHECK(leaves == 1);
+  CHECK(fault_of(pool, 1000, 7, 2) == "");  // every place is free again
+}
+
+TEST_CASE("thread_pool: between the calls of an awake scope workers poll; after it they sleep") {
+  if (default_concurrency() < 2) {
+    MESSAGE("SKIPPED: needs two processors, on one no worker polls");
+    return;
+  }
+  thread_pool pool(crowd(3));
+  const auto all_sleep = [&] {
+    while (pool.polls()) std::this_thread::yield();
+  };
+  all_sleep();
+  {
+    const awake scope(pool);
+    const awake inner(pool);
+    CHECK(!pool.polls());  // nobody is woken for nothing
+    CHECK(fault_of(pool, 1000, 7, 3) == "");
+  }
+  all_sleep();  // ends: nobody polls for ever
+  {
+    const executor_ref ref(pool);
+    const awake scope(ref);
+    CHECK(fault_of(pool, 1000, 7, 3) == "");
+    all_sleep();  // ends inside too, some milliseconds after the last call
+  }
+  std::vector<std::thread> callers;
+  std::atomic<int> faults{0};
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        const awake scope(pool);
+        if (!fault_of(pool, 100, 3, 3).empty()) ++faults;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(faults == 0);
+  all_sleep();
 }
 
 TEST_CASE("thread_pool: affinity masks of any number of processors are read") {
@@ -689,6 +781,7 @@ TEST_CASE("thread_pool: affinity masks of any number of processors are read") {
 TEST_CASE("thread_pool: a pinned worker stays on its processor") {
   thread_pool_options options;
   options.threads = 4;
+  options.oversubscribe = true;
   options.pin = thread_pool_options::pinning::one_each;
   thread_pool pool(options);
   const std::vector<int>& cpus = pool.cpus();

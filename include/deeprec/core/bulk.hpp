@@ -45,10 +45,20 @@ inline index_t grain_for(const kernel_tuning& tuning, index_t units, double ns) 
                      : (std::max)(static_cast<index_t>(static_cast<double>(units) / pieces), index_t{1});
 }
 
+/// How many threads of an executor run at once.
+template <class E>
+int threads_at_once(E& executor) {
+  if constexpr (requires { static_cast<int>(executor.processors()); }) {
+    return static_cast<int>(executor.processors());
+  } else {
+    return static_cast<int>(executor.concurrency());
+  }
+}
+
 /// True where work of that time ends sooner with a second thread: half of it must be longer than its start.
 template <class Context>
 bool is_shared(const Context& ctx, double ns) {
-  if (static_cast<int>(ctx.executor->concurrency()) < 2) return false;
+  if (threads_at_once(*ctx.executor) < 2) return false;
   const kernel_tuning& tuning = *ctx.tuning;
   if (ns <= 2 * static_cast<double>(tuning.polling_ns)) return false;
   if constexpr (requires { static_cast<bool>(ctx.executor->polls()); }) {

@@ -9,8 +9,12 @@
 //                                         Accepted work waits for no other work
 //          post(work, stop_token, handle) the same; the handle (core/task_handle.hpp) joins and stops it
 //
-//          polls()                       optional: true while idle threads poll for work and begin in
-//                                        about a microsecond; without it they are taken to sleep
+// Optional members of a bulk executor:
+//
+//   polls()                       true while idle threads poll for work and begin in about a microsecond;
+//                                 without it they are taken to sleep
+//   processors()                  how many of its threads run at once, where it has more of them
+//   stay_awake(), may_sleep()     between them idle threads poll for longer: see awake
 //
 // worker is below concurrency(), and no two bodies of one call run with the same worker at once.
 // The result of a verb depends on the grain that it chose, never on concurrency() or on which thread ran
@@ -51,6 +55,30 @@ concept TaskExecutor =
       { executor.post(task, stop) } -> std::convertible_to<status>;
       { executor.post(task, stop, handle) } -> std::convertible_to<status>;
     };
+
+/// While it exists, idle threads of the executor poll for work: around the verbs of a step, whose serial parts
+/// are shorter than it takes to wake a thread. Nothing for an executor without stay_awake().
+///
+///   const awake scope(pool);
+///
+/// @cost    two atomic additions; the processors on which threads poll, at most 5 ms after the last call
+/// @threads any number at once, on one executor too; may be nested
+/// @error   none
+template <class E>
+class [[nodiscard]] awake {
+ public:
+  explicit awake(E& executor) noexcept : executor_(&executor) {
+    if constexpr (requires { executor.stay_awake(); }) executor.stay_awake();
+  }
+  awake(const awake&) = delete;
+  awake& operator=(const awake&) = delete;
+  ~awake() {
+    if constexpr (requires(E& e) { e.may_sleep(); }) executor_->may_sleep();
+  }
+
+ private:
+  E* executor_;
+};
 
 /// The tag of the host backend. An executor selects another backend by its member type `backend`.
 struct host_backend {};

@@ -10,6 +10,7 @@
 #include <memory>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
@@ -33,6 +34,14 @@ class executor_ref {
           } else {
             return static_cast<void>(self), false;
           }
+        }),
+        processors_([](void* self) { return detail::threads_at_once(*static_cast<E*>(self)); }),
+        keep_awake_([](void* self, bool on) {
+          if constexpr (requires(E& e) { e.stay_awake(), e.may_sleep(); }) {
+            on ? static_cast<E*>(self)->stay_awake() : static_cast<E*>(self)->may_sleep();
+          } else {
+            static_cast<void>(self), static_cast<void>(on);
+          }
         }) {}
 
   /// See BulkExecutor.
@@ -46,6 +55,9 @@ class executor_ref {
   }
   [[nodiscard]] int concurrency() const { return concurrency_(executor_); }
   [[nodiscard]] bool polls() const { return polls_(executor_); }
+  [[nodiscard]] int processors() const { return processors_(executor_); }
+  void stay_awake() const { keep_awake_(executor_, true); }
+  void may_sleep() const { keep_awake_(executor_, false); }
 
  private:
   struct piece {
@@ -58,6 +70,8 @@ class executor_ref {
   void (*parallel_for_)(void* self, index_t n, index_t grain, const piece& body);
   int (*concurrency_)(void* self);
   bool (*polls_)(void* self);
+  int (*processors_)(void* self);
+  void (*keep_awake_)(void* self, bool on);
 };
 
 static_assert(BulkExecutor<executor_ref>);

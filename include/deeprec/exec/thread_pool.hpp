@@ -6,6 +6,8 @@
 //                                    task holds up neither bulk work nor another task; at the limit of
 //                                    threads post returns would_block, and the caller keeps the task
 //
+//   const awake scope(pool);         for the verbs of a step: between them idle workers poll and don't sleep
+//
 // Task threads are created on demand and kept for later tasks until the pool is destroyed.
 // Nested parallel_for calls are safe: a caller always finishes its own pieces, and waits only for
 // pieces that other threads are already running. Not here: work stealing, priorities, task graphs.
@@ -13,7 +15,7 @@
 
 #include <sched.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <concepts>
@@ -39,6 +41,7 @@
 #include <deeprec/core/process_mark.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
+#include <deeprec/exec/detail/bulk_board.hpp>
 #include <deeprec/exec/detail/cpu_quota.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -136,8 +139,12 @@ struct thread_pool_options {
 
   int threads = 0;  ///< concurrency(), the caller included; 0: default_concurrency()
   pinning pin = pinning::none;
-  /// The time for which an idle worker polls before it sleeps; up to 200 us more while jobs come that often.
+  /// The time for which an idle worker polls before it sleeps; up to 200 us more while calls come that often,
+  /// up to 5 ms where an `awake` exists.
   std::chrono::microseconds spin{20};
+  /// Bulk work on all threads, also on more than default_concurrency(), where they only take each other's
+  /// time: for tests of what runs at once.
+  bool oversubscribe = false;
   int task_threads = 64;  ///< the most tasks that run at once, each on a thread of its own
 };
 
@@ -181,10 +188,14 @@ class thread_pool {
   thread_pool& operator=(const thread_pool&) = delete;
 
   [[nodiscard]] int concurrency() const noexcept { return concurrency_; }
+  /// How many of them run at once: no more than default_concurrency() at construction. A call wakes no more,
+  /// and with 1 it runs on its thread alone.
+  [[nodiscard]] int processors() const noexcept { return processors_; }
   /// True unless all workers sleep; after a call they poll for a while.
-  [[nodiscard]] bool polls() const noexcept {
-    return sleepers_.load(std::memory_order_relaxed) + 1 < concurrency_;
-  }
+  [[nodiscard]] bool polls() const noexcept { return board_.polls(); }
+  /// For `awake`: between these two, which nest, idle workers poll for longer.
+  void stay_awake() noexcept { board_.stay_awake(); }
+  void may_sleep() noexcept { board_.may_sleep(); }
   /// The affinity mask at construction.
   [[nodiscard]] const std::vector<int>& cpus() const noexcept { return cpus_; }
 
@@ -202,7 +213,7 @@ class thread_pool {
     if (n <= 0) return;
     const int self = worker_of(this);
     const index_t pieces = n <= grain ? 1 : (n - 1) / grain + 1;
-    if (pieces == 1 || concurrency_ == 1) {
+    if (pieces == 1 || processors_ == 1) {
       for (index_t piece = 0; piece < pieces; ++piece) {
         const index_t begin = piece * grain;
         body(begin, n - begin > grain ? begin + grain : n, self);
@@ -211,32 +222,9 @@ class thread_pool {
     }
     if (made_in_.is_inherited()) refuse("thread_pool::parallel_for");
     using plain_body = std::remove_reference_t<Body>;
-    bulk_job job;
-    job.call = [](const void* callee, index_t begin, index_t end, int worker) {
-      (*static_cast<plain_body*>(const_cast<void*>(callee)))(begin, end, worker);
-    };
-    job.body = std::addressof(body);
-    job.n = n;
-    job.grain = grain;
-    job.pieces = pieces;
-    {
-      std::lock_guard lock(mutex_);
-      job.previous = last_job_;
-      if (last_job_ != nullptr) last_job_->next_job = &job;
-      last_job_ = &job;
-      epoch_.fetch_add(1, std::memory_order_release);
-    }
-    if (sleepers_.load(std::memory_order_seq_cst) > 0) work_arrived_.notify_all();
-    run_pieces(job, self);
-    {
-      std::unique_lock lock(mutex_);
-      (job.next_job != nullptr ? job.next_job->previous : last_job_) = job.previous;
-      if (job.previous != nullptr) job.previous->next_job = job.next_job;
-      helper_left_.wait(lock, [&] { return job.helpers == 0; });
-    }
-#if DEEPREC_EXCEPTIONS
-    if (job.failure) std::rethrow_exception(job.failure);
-#endif
+    board_.run([](const void* callee, index_t begin, index_t end,
+                  int worker) { (*static_cast<plain_body*>(const_cast<void*>(callee)))(begin, end, worker); },
+               std::addressof(body), n, grain, self);
   }
 
   /// Runs the task at once on a thread of its own, an idle one or a new one: it waits for no other task. Its
@@ -292,9 +280,13 @@ class thread_pool {
       : cpus_(std::move(cpus)),
         concurrency_(options.threads > 0 ? options.threads
                                          : detail::default_concurrency(cpus_.size(), quota)),
+        processors_(options.oversubscribe
+                        ? concurrency_
+                        : (std::min)(concurrency_, detail::default_concurrency(cpus_.size(), quota))),
         task_limit_(options.task_threads > 0 ? static_cast<std::size_t>(options.task_threads) : 0),
-        spin_(detail::default_concurrency(cpus_.size(), quota) > 1 ? options.spin
-                                                                   : std::chrono::microseconds{0}) {
+        board_(concurrency_ - 1, processors_ - 1,
+               detail::default_concurrency(cpus_.size(), quota) > 1 ? options.spin
+                                                                    : std::chrono::microseconds{0}) {
     workers_.reserve(static_cast<std::size_t>(concurrency_ - 1));
 #if DEEPREC_EXCEPTIONS
     try {
@@ -313,30 +305,13 @@ class thread_pool {
   // freed.
   void leave_alone() noexcept {
     const auto empty = []<class T>(T& left) { ::new (static_cast<void*>(&left)) T(); };
-    empty(work_arrived_), empty(helper_left_), empty(task_arrived_), empty(task_done_);
+    empty(task_arrived_), empty(task_done_);
     empty(workers_), empty(task_threads_), empty(tasks_);
   }
   [[noreturn]] static void refuse(const char* function) {
     detail::raise(errc::unsupported,
                   std::string(function) + ": must be called in the pool's process (called in a child of it)");
   }
-
-  // One parallel_for in flight, on the stack of its caller. `cursor` hands out the numbers of pieces, in
-  // order; everything else is written under mutex_.
-  struct bulk_job {
-    void (*call)(const void*, index_t, index_t, int) = nullptr;
-    const void* body = nullptr;
-    index_t n = 0;
-    index_t grain = 1;
-    index_t pieces = 0;
-    std::atomic<index_t> cursor{0};  // relaxed: a piece number carries no data with it
-    std::atomic<bool> failed{false};
-    int helpers = 0;
-    bulk_job* previous = nullptr;
-    bulk_job* next_job = nullptr;
-    std::exception_ptr failure;
-    index_t failed_at = 0;
-  };
 
   // The pool and the worker number of the current thread.
   struct identity {
@@ -365,103 +340,14 @@ class thread_pool {
         if (pin == thread_pool_options::pinning::one_each) {
           pin_this_thread(cpus_[static_cast<std::size_t>(id) % cpus_.size()]);
         }
-        work(id);
+        this_thread() = {this, id};
+        board_.work(id);
       });
     }
   }
   void stop_workers() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-      epoch_.fetch_add(1, std::memory_order_relaxed);
-    }
-    work_arrived_.notify_all();
+    board_.stop();
     for (std::thread& worker : workers_) worker.join();
-  }
-
-  static void relax() noexcept {
-#if DEEPREC_X86
-    __builtin_ia32_pause();
-#endif
-  }
-
-  void run_pieces(bulk_job& job, int worker) {
-    while (!job.failed.load(std::memory_order_relaxed)) {
-      const index_t piece = job.cursor.fetch_add(1, std::memory_order_relaxed);
-      if (piece >= job.pieces) return;
-      const index_t begin = piece * job.grain;
-      const index_t end = job.n - begin > job.grain ? begin + job.grain : job.n;
-#if DEEPREC_EXCEPTIONS
-      try {
-        job.call(job.body, begin, end, worker);
-      } catch (...) {
-        std::lock_guard lock(mutex_);
-        if (!job.failure || begin < job.failed_at) {
-          job.failure = std::current_exception();
-          job.failed_at = begin;
-        }
-        job.failed.store(true, std::memory_order_relaxed);
-      }
-#else
-      job.call(job.body, begin, end, worker);
-#endif
-    }
-  }
-
-  // The newest job with pieces left: inner loops finish before outer ones continue. Requires mutex_.
-  bulk_job* find_job() const noexcept {
-    for (bulk_job* job = last_job_; job != nullptr; job = job->previous) {
-      if (job->cursor.load(std::memory_order_relaxed) < job->pieces &&
-          !job->failed.load(std::memory_order_relaxed)) {
-        return job;
-      }
-    }
-    return nullptr;
-  }
-
-  // A worker polls for spin_, and as long again as the last job kept it waiting where that was at most
-  // longest_spin: work that comes in bursts finds it awake, and polling costs no more than twice the wait.
-  static constexpr std::chrono::microseconds longest_spin{200};
-
-  void work(int id) {
-    this_thread() = {this, id};
-    std::chrono::nanoseconds patience = spin_;
-    std::unique_lock lock(mutex_);
-    while (true) {
-      if (bulk_job* job = find_job()) {
-        ++job->helpers;
-        lock.unlock();
-        run_pieces(*job, id);
-        lock.lock();
-        if (--job->helpers == 0) helper_left_.notify_all();  // the caller destroys the job once it sees 0
-        continue;
-      }
-      if (stopping_) return;
-      const std::uint64_t seen = epoch_.load(std::memory_order_relaxed);
-      lock.unlock();
-      const auto idle_from = std::chrono::steady_clock::now();
-      const bool changed = spin_until_epoch_leaves(seen, idle_from + patience);
-      lock.lock();
-      if (!changed) {
-        sleepers_.fetch_add(1, std::memory_order_seq_cst);
-        work_arrived_.wait(lock, [&] { return epoch_.load(std::memory_order_relaxed) != seen; });
-        sleepers_.fetch_sub(1, std::memory_order_relaxed);
-      }
-      const auto waited = std::chrono::steady_clock::now() - idle_from;
-      patience = spin_.count() > 0 && waited <= longest_spin ? spin_ + waited : spin_;
-    }
-  }
-
-  bool spin_until_epoch_leaves(std::uint64_t seen,
-                               std::chrono::steady_clock::time_point give_up) const noexcept {
-    if (spin_.count() == 0) return false;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (epoch_.load(std::memory_order_acquire) != seen) return true;
-        relax();
-      }
-    } while (std::chrono::steady_clock::now() < give_up);
-    return false;
   }
 
   // Counts a task. There are never fewer threads than counted tasks, so each has a thread to itself.
@@ -558,20 +444,11 @@ class thread_pool {
 
   const std::vector<int> cpus_;
   const int concurrency_;
+  const int processors_;
   const std::size_t task_limit_;
-  const std::chrono::microseconds spin_;
   const detail::process_mark made_in_;
 
-  // Bulk work. A caller publishes a job and raises epoch_ under mutex_; a worker decides to sleep under
-  // mutex_ after it saw the same epoch_ there, so no job is missed. notify outside the lock is safe for
-  // the same reason. sleepers_ only saves the system call when no worker sleeps.
-  std::mutex mutex_;
-  std::condition_variable work_arrived_;
-  std::condition_variable helper_left_;
-  std::atomic<std::uint64_t> epoch_{0};
-  std::atomic<int> sleepers_{0};
-  bulk_job* last_job_ = nullptr;
-  bool stopping_ = false;
+  detail::bulk_board<> board_;
   std::vector<std::thread> workers_;
 
   // Tasks.

@@ -69,6 +69,15 @@ enum class access : unsigned char {
   stack_seen,        ///< pop() reads the top
   stack_seen_again,  ///< the same, by an exchange that failed
   stack_push,
+  // bulk_board (exec/)
+  bulk_open,         ///< a caller publishes its call
+  bulk_join,         ///< a worker enters it
+  bulk_leave,        ///< it leaves
+  bulk_left,         ///< the caller reads how many are inside
+  bulk_left_asleep,  ///< the same, when it sleeps
+  bulk_take,         ///< a caller takes a slot
+  bulk_give_back,    ///< it gives it back
+  bulk_wake_fence,   ///< between the bit of a call and the number of those who poll
   // stale_window (pipeline/)
   version_publish,   ///< an update of a shard has ended
   version_read,      ///< a lookup reads the version of its shard
@@ -89,6 +98,9 @@ enum class access : unsigned char {
   looked_at,     ///< reads that only decide whether another thread is woken, or this one tries again
   waiter_count,  ///< a waiter registers
   waiters_seen,  ///< a notifier reads the number of waiters
+  bulk_hint,     ///< the bits of the calls
+  bulk_claim,    ///< a piece is taken
+  bulk_close,    ///< no piece is left
   bytes_take,
   bytes_give,
   bytes_seen,
