@@ -28,6 +28,7 @@ struct trained_by_hand {
       : on(executor), model(on, data.tables->first_row, 1), step(model, *data.tables), source(data, steps) {}
 
   void run() {
+    const deeprec::awake scope(on);
     while (source(raw)) step.run(on, raw).or_throw();
   }
 

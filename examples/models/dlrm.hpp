@@ -72,27 +72,56 @@ class dlrm {
   [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
     return features_.look_up(on, batch.by_slot, at.pooled);
   }
-  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
-    const matrix_view<float> crossed = room(crossed_, batch.rows(), top_.size(0));
-    if (const status s = stack_forward(on, bottom_, batch.dense); !s) return s;
-    if (const status s = interact(on, bottom_.output(), at.pooled, crossed); !s) return s;
-    return stack_forward(on, top_, crossed);
-  }
-  [[nodiscard]] matrix_view<const float> logits() const { return top_.output(); }
 
-  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
+  /// What a pass over a batch, or over a part of one, needs besides the weights.
+  struct pass {
+    deeprec::mlp_pass *bottom, *top;
+    std::vector<deeprec::mlp_pass> own;  // where they are not the stacks'
+    std::vector<float> crossed, bottom_gradient, slope;
+  };
+  [[nodiscard]] pass make_pass() const {
+    pass made{};
+    made.own.push_back(bottom_.make_pass());
+    made.own.push_back(top_.make_pass());
+    made.bottom = made.own.data();
+    made.top = made.own.data() + 1;
+    return made;
+  }
+  [[nodiscard]] status forward(const step_context& on, pass& mine, const ctr_batch& batch, step& at) const {
+    const matrix_view<float> crossed = room(mine.crossed, batch.rows(), top_.size(0));
+    if (const status s = stack_forward(on, bottom_, *mine.bottom, batch.dense); !s) return s;
+    if (const status s = interact(on, mine.bottom->output(), at.pooled, crossed); !s) return s;
+    return stack_forward(on, top_, *mine.top, crossed);
+  }
+  [[nodiscard]] matrix_view<const float> logits(const pass& mine) const { return mine.top->output(); }
+
+  [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
+                                float weight = 1) const {
     const index_t rows = batch.rows();
-    const matrix_view<float> slope = room(slope_, rows, 1);
-    const matrix_view<float> bottom_gradient = room(bottom_gradient_, rows, options_.width);
-    if (const status s = loss_gradient(on, logits(), batch.labels, slope); !s) return s;
-    if (const status s = stack_backward(on, top_, slope, deeprec::compute_input_gradient::yes); !s) return s;
-    if (const status s = interact_backward(on, bottom_.output(), at.pooled, top_.input_gradient(),
+    const matrix_view<float> slope = room(mine.slope, rows, 1);
+    const matrix_view<float> bottom_gradient = room(mine.bottom_gradient, rows, options_.width);
+    if (const status s = loss_gradient(on, logits(mine), batch.labels, weight, slope); !s) return s;
+    if (const status s = stack_backward(on, top_, *mine.top, slope, deeprec::compute_input_gradient::yes); !s)
+      return s;
+    if (const status s = interact_backward(on, mine.bottom->output(), at.pooled, mine.top->input_gradient(),
                                            bottom_gradient, at.gradient);
         !s) {
       return s;
     }
-    return stack_backward(on, bottom_, bottom_gradient, deeprec::compute_input_gradient::no);
+    return stack_backward(on, bottom_, *mine.bottom, bottom_gradient, deeprec::compute_input_gradient::no);
   }
+  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at once.
+  void settle() {
+    for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
+  }
+  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
+    settle();
+    return forward(on, whole_, batch, at);
+  }
+  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
+    return backward(on, whole_, batch, at);
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return logits(whole_); }
   [[nodiscard]] deeprec::adagrad stack_optimizer() const {
     return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
   }
@@ -101,6 +130,12 @@ class dlrm {
   void for_each_stack(const Use& use) {
     use("bottom", bottom_);
     use("top", top_);
+  }
+  /// Calls use(name, gradients, sum): those of a pass, and where a step expects their sum.
+  template <class Use>
+  void for_each_gradient(const Use& use) {
+    use("bottom", [](pass& of) { return of.bottom->gradients(); }, [this] { return bottom_.gradients(); });
+    use("top", [](pass& of) { return of.top->gradients(); }, [this] { return top_.gradients(); });
   }
   [[nodiscard]] status step_stacks(const step_context& on) {
     if (const status s = stack_step(on, bottom_, stack_optimizer()); !s) return s;
@@ -140,7 +175,7 @@ class dlrm {
   table_type table_;  // of all slots
   slot_features features_;
   stack_type bottom_, top_;
-  std::vector<float> crossed_, bottom_gradient_, slope_;
+  pass whole_{&bottom_.own_pass(), &top_.own_pass(), {}, {}, {}, {}};
 };
 
 /// @param model, tables  outlive the graph

@@ -76,6 +76,12 @@ struct slot_features {
 [[nodiscard]] status stack_backward(const step_context& on, stack_type& stack,
                                     matrix_view<const float> gradient,
                                     deeprec::compute_input_gradient wanted);
+/// The same with the activations and gradients of a pass; the stack is only read.
+[[nodiscard]] status stack_forward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
+                                   matrix_view<const float> input);
+[[nodiscard]] status stack_backward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
+                                    matrix_view<const float> gradient,
+                                    deeprec::compute_input_gradient wanted);
 [[nodiscard]] status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer);
 /// Columns of interact()'s result.
 [[nodiscard]] index_t interaction_width(index_t tables, index_t width);
@@ -101,5 +107,15 @@ inline void add_logits(matrix_view<const float> many, matrix_view<const float> o
 }
 [[nodiscard]] status loss_gradient(const step_context& on, matrix_view<const float> logits,
                                    matrix_view<const float> labels, matrix_view<float> gradient);
+/// The same for a part of a batch, whose share of the loss is `weight`.
+[[nodiscard]] inline status loss_gradient(const step_context& on, matrix_view<const float> logits,
+                                          matrix_view<const float> labels, float weight,
+                                          matrix_view<float> gradient) {
+  const status s = loss_gradient(on, logits, labels, gradient);
+  if (weight != 1) {
+    for (index_t i = 0; i < gradient.extent(0); ++i) gradient(i, 0) *= weight;
+  }
+  return s;
+}
 
 }  // namespace ctr

@@ -57,26 +57,57 @@ class logistic_regression {
   [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
     return look_up_sums(on, table_.view(), batch.by_row, at.sums);
   }
-  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
-    const index_t rows = batch.rows();
-    const matrix_view<float> sums = room(logits_memory_, rows, 1);
-    if (const status s = stack_forward(on, linear_, batch.dense); !s) return s;
-    add_logits(at.sums, linear_.output(), sums);
-    logits_ = sums;
+
+  /// What a pass over a batch, or over a part of one, needs besides the weights.
+  struct pass {
+    deeprec::mlp_pass* linear;
+    std::vector<deeprec::mlp_pass> own;  // where it is not the stack's
+    std::vector<float> logits_memory;
+    matrix_view<const float> logits;
+  };
+  [[nodiscard]] pass make_pass() const {
+    pass made{};
+    made.own.push_back(linear_.make_pass());
+    made.linear = made.own.data();
+    return made;
+  }
+  [[nodiscard]] status forward(const step_context& on, pass& mine, const ctr_batch& batch, step& at) const {
+    const matrix_view<float> sums = room(mine.logits_memory, batch.rows(), 1);
+    if (const status s = stack_forward(on, linear_, *mine.linear, batch.dense); !s) return s;
+    add_logits(at.sums, mine.linear->output(), sums);
+    mine.logits = sums;
     return {};
   }
-  [[nodiscard]] matrix_view<const float> logits() const { return logits_; }
+  [[nodiscard]] matrix_view<const float> logits(const pass& mine) const { return mine.logits; }
 
-  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
-    if (const status s = loss_gradient(on, logits_, batch.labels, at.gradient); !s) return s;
-    return stack_backward(on, linear_, at.gradient, deeprec::compute_input_gradient::no);
+  [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
+                                float weight = 1) const {
+    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, at.gradient); !s) return s;
+    return stack_backward(on, linear_, *mine.linear, at.gradient, deeprec::compute_input_gradient::no);
   }
+  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at once.
+  void settle() {
+    for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
+  }
+  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
+    settle();
+    return forward(on, whole_, batch, at);
+  }
+  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
+    return backward(on, whole_, batch, at);
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return logits(whole_); }
   [[nodiscard]] deeprec::adagrad stack_optimizer() const {
     return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
   }
   template <class Use>
   void for_each_stack(const Use& use) {
     use("linear", linear_);
+  }
+  /// Calls use(name, gradients, sum): those of a pass, and where a step expects their sum.
+  template <class Use>
+  void for_each_gradient(const Use& use) {
+    use("linear", [](pass& of) { return of.linear->gradients(); }, [this] { return linear_.gradients(); });
   }
   [[nodiscard]] status step_stacks(const step_context& on) {
     return stack_step(on, linear_, stack_optimizer());
@@ -111,8 +142,7 @@ class logistic_regression {
   lr_options options_;
   table_type table_;
   stack_type linear_;
-  matrix_view<const float> logits_;
-  std::vector<float> logits_memory_;
+  pass whole_{&linear_.own_pass(), {}, {}, {}};
 };
 
 /// @param model, tables  outlive the graph

@@ -14,6 +14,14 @@ status stack_backward(const step_context& on, stack_type& stack, matrix_view<con
                       deeprec::compute_input_gradient wanted) {
   return stack.backward(on, gradient, wanted);
 }
+status stack_forward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
+                     matrix_view<const float> input) {
+  return stack.forward(on, pass, input);
+}
+status stack_backward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
+                      matrix_view<const float> gradient, deeprec::compute_input_gradient wanted) {
+  return stack.backward(on, pass, gradient, wanted);
+}
 status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer) {
   return stack.step(on, optimizer);
 }

@@ -83,36 +83,69 @@ class wide_deep {
     return deep_features_.look_up(on, batch.by_slot, at.deep,
                                   at.input.columns(dense_width, slots * options_.width));
   }
-  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
+
+  /// What a pass over a batch, or over a part of one, needs besides the weights.
+  struct pass {
+    deeprec::mlp_pass* stack;
+    std::vector<deeprec::mlp_pass> own;  // where it is not the stack's
+    std::vector<float> logits_memory, slope;
+    matrix_view<const float> logits;
+  };
+  [[nodiscard]] pass make_pass() const {
+    pass made{};
+    made.own.push_back(stack_.make_pass());
+    made.stack = made.own.data();
+    return made;
+  }
+  [[nodiscard]] status forward(const step_context& on, pass& mine, const ctr_batch& batch, step& at) const {
     const index_t rows = batch.rows();
     for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
-    if (const status s = stack_forward(on, stack_, at.input); !s) return s;
-    const matrix_view<float> sums = room(logits_memory_, rows, 1);
-    add_logits(at.weights, stack_.output(), sums);
-    logits_ = sums;
+    if (const status s = stack_forward(on, stack_, *mine.stack, at.input); !s) return s;
+    const matrix_view<float> sums = room(mine.logits_memory, rows, 1);
+    add_logits(at.weights, mine.stack->output(), sums);
+    mine.logits = sums;
     return {};
   }
-  [[nodiscard]] matrix_view<const float> logits() const { return logits_; }
+  [[nodiscard]] matrix_view<const float> logits(const pass& mine) const { return mine.logits; }
 
-  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
+  [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
+                                float weight = 1) const {
     const index_t rows = batch.rows();
-    const matrix_view<float> slope = room(slope_, rows, 1);
-    if (const status s = loss_gradient(on, logits_, batch.labels, slope); !s) return s;
-    if (const status s = stack_backward(on, stack_, slope, deeprec::compute_input_gradient::yes); !s)
+    const matrix_view<float> slope = room(mine.slope, rows, 1);
+    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, slope); !s) return s;
+    if (const status s = stack_backward(on, stack_, *mine.stack, slope, deeprec::compute_input_gradient::yes);
+        !s)
       return s;
-    const auto deep = stack_.input_gradient().columns(dense_width, slots * options_.width);
+    const auto deep = mine.stack->input_gradient().columns(dense_width, slots * options_.width);
     for (index_t i = 0; i < rows; ++i) {
       std::fill_n(at.wide_gradient.row(i), slots, slope(i, 0));
       std::copy_n(deep.row(i), deep.extent(1), at.deep_gradient.row(i));
     }
     return {};
   }
+  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at once.
+  void settle() {
+    for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
+  }
+  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
+    settle();
+    return forward(on, whole_, batch, at);
+  }
+  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
+    return backward(on, whole_, batch, at);
+  }
+  [[nodiscard]] matrix_view<const float> logits() const { return logits(whole_); }
   [[nodiscard]] deeprec::adagrad stack_optimizer() const {
     return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
   }
   template <class Use>
   void for_each_stack(const Use& use) {
     use("stack", stack_);
+  }
+  /// Calls use(name, gradients, sum): those of a pass, and where a step expects their sum.
+  template <class Use>
+  void for_each_gradient(const Use& use) {
+    use("stack", [](pass& of) { return of.stack->gradients(); }, [this] { return stack_.gradients(); });
   }
   [[nodiscard]] status step_stacks(const step_context& on) {
     return stack_step(on, stack_, stack_optimizer());
@@ -162,8 +195,7 @@ class wide_deep {
   table_type wide_, deep_;
   slot_features wide_features_, deep_features_;  // of wide_, of deep_
   stack_type stack_;
-  matrix_view<const float> logits_;
-  std::vector<float> logits_memory_, slope_;
+  pass whole_{&stack_.own_pass(), {}, {}, {}, {}};
 };
 
 /// @param model, tables  outlive the graph

@@ -57,9 +57,12 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "synchronous; 0: without threads for them")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
-  app.add_option("--micro-batch", o.micro_batch,
-                 "parts of a batch: one is looked up while the one before is computed, with one update")
-      ->check(CLI::Range(1, 256))
+  app.add_option(
+         "--micro-batch", o.micro_batch,
+         "parts of a batch, with one update: one is looked up while the one before is computed; 1: the whole "
+         "batch, call by call; 0: parts of at most 128 samples, each on one thread (with "
+         "--stale-window and --step graph: as 1)")
+      ->check(CLI::Range(0, 256))
       ->capture_default_str();
   app.add_option(
          "--step", o.step,

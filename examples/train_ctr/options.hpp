@@ -20,7 +20,7 @@ struct options {
   index_t steps = 0;
   int threads = 0;
   index_t stale_window = 0;
-  index_t micro_batch = 1;
+  index_t micro_batch = 0;
   int prefetch = 16;  // a few milliseconds of reading, so that not every batch wakes a thread
   std::uint64_t seed = 1;
   double train_fraction = 0.8;

@@ -1,6 +1,8 @@
 // How the batches of a feed become steps of a model.
 //
-//   one by one       read ──> look up, compute, update              reading ahead in a thread of its own
+//   by lanes         parts of at most 128 samples, each on one thread from its lookup to the gradient of its rows;
+//                    then one update: the default
+//   whole            read ──> look up, compute, update              reading ahead in a thread of its own
 //   in parts         look up of part m + 1 beside compute of part m, then one update
 //   stale window W   W lookups on their way, beside compute and update; lookup t sees the updates up to t - W
 //
@@ -9,7 +11,7 @@
 //
 //   begin(rows, step)               room for a batch
 //   look_up(batch, step)            rows of the batch's ids, from the tables; look_up_part() of some samples
-//   forward, backward(batch, step)  logits(), and the gradients of all weights; no table is read or written
+//   forward, backward(batch, step)  of a batch, or with a pass of its own of a part: logits(), and the gradients of all weights; no table is read or written
 //   step_stacks(), update_rows(batch, step)
 #pragma once
 
@@ -130,6 +132,74 @@ class step_in_parts {
   deeprec::executor_ref on_this_thread_{here_};
   deeprec::micro_batch<> step_;
   std::vector<part_state> parts_;
+  const ctr_batch* batch_ = nullptr;
+  typename Model::step* whole_ = nullptr;
+  stopwatch* watch_ = nullptr;
+};
+
+/// A step whose batch is cut into parts, each of which one thread takes from its lookup to the gradient of its rows.
+template <class Model>
+class step_by_lanes {
+ public:
+  step_by_lanes(thread_pool& pool, Model& model) : pool_(&pool), on_pool_(pool), model_(&model) {
+    for (index_t k = 0; k < std::min<index_t>(by_.most, pool.processors()); ++k) {
+      lanes_.push_back({model.make_pass(), {}, {}, {}});
+    }
+    step_.stage("sample by sample", 0, [this](const deeprec::micro_chunk& chunk) { return of_part(chunk); });
+    model_->for_each_stack([this](const char* name, deeprec::mlp<>& stack) { step_.layer(name, stack); });
+    model_->for_each_gradient([this](const char*, auto of, auto sum) {
+      step_.sum_gradient(
+          "sample by sample",
+          [this, of](const deeprec::micro_chunk& chunk) { return of(lane_of(chunk).pass); }, sum);
+    });
+    step_.update("stacks", model_->stack_optimizer(), [this] {
+      watch_->lap(
+          part::backward);  // and the lookups and the forward passes: parts are at different ones at once
+      return model_->step_stacks(on_pool_);
+    });
+    step_.update("rows", model_->row_optimizer(),
+                 [this] { return model_->update_rows(on_pool_, *batch_, *whole_); });
+  }
+  step_by_lanes(const step_by_lanes&) = delete;
+  step_by_lanes& operator=(const step_by_lanes&) = delete;
+
+  /// @pre model.begin(batch.rows(), whole)
+  void train(const ctr_batch& batch, typename Model::step& whole, stopwatch& watch) {
+    batch_ = &batch;
+    whole_ = &whole;
+    watch_ = &watch;
+    model_->settle();
+    step_.run(*pool_, batch.rows()).or_throw();
+    watch.lap(part::update);
+  }
+
+ private:
+  struct lane {
+    typename Model::pass pass;
+    ctr_batch batch;
+    std::optional<typename Model::step> step;
+    std::vector<slot_bags> by_slot;
+  };
+  lane& lane_of(const deeprec::micro_chunk& chunk) { return lanes_[static_cast<std::size_t>(chunk.lane)]; }
+  status of_part(const deeprec::micro_chunk& chunk) {
+    deeprec::inline_executor here;
+    deeprec::executor_ref on(here);
+    lane& some = lane_of(chunk);
+    some.batch = batch_->part(chunk, some.by_slot);
+    some.step.emplace(whole_->part(chunk));
+    if (const status s = model_->look_up_part(on, some.batch, *some.step); !s) return s;
+    if (const status s = model_->forward(on, some.pass, some.batch, *some.step); !s) return s;
+    const float share =
+        static_cast<float>(static_cast<double>(chunk.count) / static_cast<double>(batch_->rows()));
+    return model_->backward(on, some.pass, some.batch, *some.step, share);
+  }
+
+  thread_pool* pool_;
+  deeprec::executor_ref on_pool_;
+  Model* model_;
+  deeprec::micro_lanes by_;
+  deeprec::micro_batch<> step_{by_, deeprec::loss_reduction::sum};  // the share of a part is in its gradient
+  std::vector<lane> lanes_;
   const ctr_batch* batch_ = nullptr;
   typename Model::step* whole_ = nullptr;
   stopwatch* watch_ = nullptr;
@@ -278,7 +348,8 @@ template <stepped_by_hand Model>
 class by_hand<Model> {
  public:
   by_hand(thread_pool& pool, Model& model, const options& o) : pool_(&pool), model_(&model), options_(&o) {
-    if (o.micro_batch == 1) return;
+    if (o.micro_batch == 0 && o.stale_window == 0) by_lanes_.emplace(pool, model);
+    if (o.micro_batch <= 1) return;
     using rows_are = typename step_in_parts<Model>::rows_are;
     in_parts_.emplace(pool, model, o.micro_batch,
                       o.stale_window > 0 ? rows_are::looked_up_before : rows_are::looked_up_here);
@@ -296,12 +367,15 @@ class by_hand<Model> {
                              in_parts_ ? &*in_parts_ : nullptr, watch, stop, trained);
     }
     deeprec::executor_ref on_pool(*pool_);
+    const deeprec::awake scope(*pool_);
     return for_each_batch(*pool_, feed, o.batch_size, Model::ids, tables, o.prefetch, over,
                           [&](const ctr_batch& batch) {
                             watch.lap(part::read);
                             ++begun;
                             model_->begin(batch.rows(), step_);
-                            if (in_parts_) {
+                            if (by_lanes_) {
+                              by_lanes_->train(batch, step_, watch);
+                            } else if (in_parts_) {
                               in_parts_->train(batch, step_, watch);
                             } else {
                               train(on_pool, *model_, batch, step_, watch).or_throw();
@@ -315,6 +389,7 @@ class by_hand<Model> {
   Model* model_;
   const options* options_;
   typename Model::step step_;
+  std::optional<step_by_lanes<Model>> by_lanes_;
   std::optional<step_in_parts<Model>> in_parts_;
 };
 

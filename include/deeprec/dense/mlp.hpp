@@ -26,6 +26,7 @@
 #include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/mlp_pass.hpp>
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/optim/apply_row.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
@@ -76,10 +77,8 @@ class mlp {
         last_(last),
         precision_(precision),
         parameters_(memory),
-        gradients_(memory),
         state_(memory),
-        activations_(memory),
-        deltas_(memory) {
+        own_(sizes_, precision.hidden, 0, memory) {
     DEEPREC_EXPECTS(sizes_.size() >= 2);
     for (std::size_t l = 0; l + 1 < sizes_.size(); ++l) {
       DEEPREC_EXPECTS(sizes_[l] >= 1 && sizes_[l + 1] >= 1);
@@ -90,7 +89,7 @@ class mlp {
       parameter_count_ = fits ? parameter_count_ + rows * sizes_[l + 1] : most;
     }
     parameters_.resize(static_cast<std::size_t>(parameter_count_));
-    gradients_.resize(parameters_.size());
+    own_.gradients_.resize(parameters_.size());
     for (int l = 0; l < layers(); ++l) {
       const auto in = static_cast<double>(size(l));
       const auto out = static_cast<double>(size(l + 1));
@@ -150,14 +149,14 @@ class mlp {
     return bias_in(parameters_, l);
   }
   [[nodiscard]] matrix_view<const float> weight_gradient(int l) const noexcept {
-    return weights_in(gradients_, l);
+    return weights_in(own_.gradients_, l);
   }
   [[nodiscard]] matrix_view<const float> bias_gradient(int l) const noexcept {
-    return bias_in(gradients_, l);
+    return bias_in(own_.gradients_, l);
   }
   /// All gradients as one row, in the order of parameters(). Writable: what step() takes, for gradients that
   /// are summed over several passes.
-  [[nodiscard]] matrix_view<float> gradients() noexcept { return {gradients_.data(), 1, parameter_count_}; }
+  [[nodiscard]] matrix_view<float> gradients() noexcept { return own_.gradients(); }
   /// All parameters as one row: layer by layer, its weights and then its bias. Writable, as
   /// writable_weights(l), unless the stack is const.
   [[nodiscard]] matrix_view<float> parameters() noexcept {
@@ -189,9 +188,22 @@ class mlp {
   [[nodiscard]] std::string_view state_owner() const noexcept { return state_owner_; }
 
   /// Output of the last forward pass (B,O).
-  [[nodiscard]] matrix_view<const float> output() const noexcept { return output_in(activations_); }
+  [[nodiscard]] matrix_view<const float> output() const noexcept { return own_.output(); }
   /// Gradient of the input (B,I), after a backward pass that computed it.
-  [[nodiscard]] matrix_view<const float> input_gradient() const noexcept { return delta_in(deltas_, 0); }
+  [[nodiscard]] matrix_view<const float> input_gradient() const noexcept { return own_.input_gradient(); }
+
+  /// The stack's own activations and gradients: those of forward() and backward() without a pass, and of step().
+  [[nodiscard]] mlp_pass& own_pass() noexcept { return own_; }
+  /// Activations and gradients apart from the stack's own: passes over parts of a batch on several threads.
+  ///
+  /// @param memory  of the pass; null: that of the stack
+  /// @cost    O(weights)
+  /// @threads thread-safe, while the stack is not written to
+  /// @error   bad_alloc
+  [[nodiscard]] mlp_pass make_pass(std::pmr::memory_resource* memory = nullptr) const {
+    return {sizes_, precision_.hidden, parameter_count_,
+            memory != nullptr ? memory : parameters_.get_allocator().resource()};
+  }
 
   /// Runs the layers; the result is output().
   ///
@@ -213,21 +225,26 @@ class mlp {
         !s) {
       return s;
     }
-    if (const status grown = reserve(input.extent(0)); !grown) return grown;
-    batch_ = input.extent(0);
-    input_ = input;
     if (written_from_outside_) forget_casts();
-    for (int l = 0; l < layers(); ++l) {
-      const status done = with_input(l, [&](const auto& x) {
-        return with_activation(l + 1, [&](const auto& y) {
-          return linear_forward<Backends>(
-              detail::begun(ctx), x, *operands_[static_cast<std::size_t>(l)], bias_in(parameters_, l), y,
-              {.math = math(l), .activation = rectified(l) ? gemm_activation::relu : gemm_activation::none});
-        });
-      });
-      if (!done) return done;
+    return run_forward(ctx, own_, input);
+  }
+  /// The same with the activations of a pass; the stack is only read.
+  ///
+  /// @pre     pass is of this stack; where a writable view of the weights has been taken, weights_settled()
+  ///          was called after the last write
+  /// @threads one thread at a time for each pass, while the stack is not written to
+  template <class Context, class = detail::unit>
+  [[nodiscard]] status forward(Context&& context_or_executor, mlp_pass& pass,
+                               matrix_view<const float> input) const {
+    const auto ctx = detail::as_context(context_or_executor);
+    const detail::verb_call call(ctx, "mlp::forward");
+    if (!call) return call.stopped();
+    if (const status s =
+            detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)");
+        !s) {
+      return s;
     }
-    return {};
+    return run_forward(ctx, pass, input);
   }
 
   /// Computes all gradients from the gradient of the last forward pass's output.
@@ -245,28 +262,20 @@ class mlp {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::verb_call call(ctx, "mlp::backward");
     if (!call) return call.stopped();
-    if (!detail::has_shape(output_gradient, batch_, size(layers()))) {
-      return {errc::shape_mismatch, "mlp::backward: output_gradient must be (B,O)"};
-    }
-    matrix_view<const float> dy = output_gradient;
-    if (rectified(layers() - 1)) {
-      const matrix_view<float> dz = delta_in(deltas_, layers());
-      if (const status s = relu_backward(detail::begun(ctx), output(), dy, dz); !s) return s;
-      dy = dz;
-    }
-    for (int l = layers() - 1; l >= 0; --l) {
-      const bool last = l == 0 && wanted == compute_input_gradient::no;
-      const matrix_view<float> dx = last ? matrix_view<float>{} : delta_in(deltas_, l);
-      const status done = with_input(l, [&](const auto& x) {
-        linear_options options{.math = math(l)};
-        if (l > 0) options.input_mask = x;  // an output of ReLU
-        return linear_backward<Backends>(detail::begun(ctx), x, dy, *operands_[static_cast<std::size_t>(l)],
-                                         weights_in(gradients_, l), bias_in(gradients_, l), dx, options);
-      });
-      if (!done) return done;
-      dy = dx;
-    }
-    return {};
+    return run_backward(ctx, own_, output_gradient, wanted);
+  }
+  /// The same of the last forward pass with these activations; the stack is only read.
+  ///
+  /// @post    pass.gradients() and (if asked for) pass.input_gradient() are overwritten
+  /// @threads as forward() with a pass
+  template <class Context, class = detail::unit>
+  [[nodiscard]] status backward(Context&& context_or_executor, mlp_pass& pass,
+                                matrix_view<const float> output_gradient,
+                                compute_input_gradient wanted = compute_input_gradient::yes) const {
+    const auto ctx = detail::as_context(context_or_executor);
+    const detail::verb_call call(ctx, "mlp::backward");
+    if (!call) return call.stopped();
+    return run_backward(ctx, pass, output_gradient, wanted);
   }
 
   /// Makes the state that step() of this kind of optimizer needs, zeroed, unless it exists.
@@ -287,7 +296,7 @@ class mlp {
     index_t rows = 0;
     for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;
     const index_t needed = O::row_state * rows + O::element_state * parameter_count_;
-    if (const status s = grow(state_, needed); !s) return s;
+    if (const status s = mlp_pass::grow(state_, needed); !s) return s;
     state_kind_ = kind;
     state_owner_ = optimizer_name<O>;
     return {};
@@ -337,16 +346,11 @@ class mlp {
         precision_(other.precision_),
         written_from_outside_(other.written_from_outside_),
         parameter_count_(other.parameter_count_),
-        capacity_(other.capacity_),
-        batch_(other.batch_),
         state_kind_(other.state_kind_),
         state_owner_(other.state_owner_),
-        input_(other.input_),
         parameters_(other.parameters_, memory),
-        gradients_(other.gradients_, memory),
         state_(other.state_, memory),
-        activations_(other.activations_, memory),
-        deltas_(other.deltas_, memory) {
+        own_(other.own_, memory) {
     make_operands();
   }
   // From a stack whose resource is equal.
@@ -357,16 +361,11 @@ class mlp {
     precision_ = other.precision_;
     written_from_outside_ = other.written_from_outside_;
     parameter_count_ = other.parameter_count_;
-    capacity_ = other.capacity_;
-    batch_ = other.batch_;
     state_kind_ = other.state_kind_;
     state_owner_ = other.state_owner_;
-    input_ = other.input_;
     parameters_ = std::move(other.parameters_);
-    gradients_ = std::move(other.gradients_);
     state_ = std::move(other.state_);
-    activations_ = std::move(other.activations_);
-    deltas_ = std::move(other.deltas_);
+    own_ = std::move(other.own_);
     operands_ = std::move(other.operands_);
   }
   // The operands are views of parameters_.
@@ -385,21 +384,49 @@ class mlp {
   void forget_casts() noexcept {
     for (const auto& w : operands_) w->changed();
   }
-  // Calls f with the output of layer i - 1; those of hidden layers may be bf16.
-  template <class F>
-  status with_activation(int i, F&& f) {
-    if (i == layers()) return f(output_in(activations_));
-    float* const first = activations_.data() + (columns_before(i) - size(0)) * capacity_;
-    if (precision_.hidden == gemm_storage::f32) return f(matrix_view<float>(first, batch_, size(i)));
-    return f(matrix_view<bf16>(reinterpret_cast<bf16*>(first), batch_, size(i)));
+  template <class Context>
+  status run_forward(const Context& ctx, mlp_pass& pass, matrix_view<const float> input) const {
+    if (const status grown = pass.reserve(input.extent(0)); !grown) return grown;
+    pass.batch_ = input.extent(0);
+    pass.input_ = input;
+    for (int l = 0; l < layers(); ++l) {
+      const status done = pass.with_input(l, [&](const auto& x) {
+        return pass.with_activation(l + 1, [&](const auto& y) {
+          return linear_forward<Backends>(
+              detail::begun(ctx), x, *operands_[static_cast<std::size_t>(l)], bias(l), y,
+              {.math = math(l), .activation = rectified(l) ? gemm_activation::relu : gemm_activation::none});
+        });
+      });
+      if (!done) return done;
+    }
+    return {};
   }
-  template <class F>
-  status with_input(int l, F&& f) {
-    if (l == 0) return f(input_);
-    return with_activation(l, [&](const auto& x) {
-      using element = typename std::remove_cvref_t<decltype(x)>::element_type;
-      return f(matrix_view<const element>(x));
-    });
+  template <class Context>
+  status run_backward(const Context& ctx, mlp_pass& pass, matrix_view<const float> output_gradient,
+                      compute_input_gradient wanted) const {
+    if (!detail::has_shape(output_gradient, pass.batch_, size(layers()))) {
+      return {errc::shape_mismatch, "mlp::backward: output_gradient must be (B,O)"};
+    }
+    matrix_view<const float> dy = output_gradient;
+    if (rectified(layers() - 1)) {
+      const matrix_view<float> dz = pass.delta_in(pass.deltas_, layers());
+      if (const status s = relu_backward(detail::begun(ctx), pass.output(), dy, dz); !s) return s;
+      dy = dz;
+    }
+    for (int l = layers() - 1; l >= 0; --l) {
+      const bool last = l == 0 && wanted == compute_input_gradient::no;
+      const matrix_view<float> dx = last ? matrix_view<float>{} : pass.delta_in(pass.deltas_, l);
+      const status done = pass.with_input(l, [&](const auto& x) {
+        linear_options options{.math = math(l)};
+        if (l > 0) options.input_mask = x;  // an output of ReLU
+        return linear_backward<Backends>(detail::begun(ctx), x, dy, *operands_[static_cast<std::size_t>(l)],
+                                         weights_in(pass.gradients_, l), bias_in(pass.gradients_, l), dx,
+                                         options);
+      });
+      if (!done) return done;
+      dy = dx;
+    }
+    return {};
   }
   template <class Floats>
   [[nodiscard]] auto weights_in(Floats& all, int l) const noexcept {
@@ -410,46 +437,6 @@ class mlp {
     return matrix_view(all.data() + first_[static_cast<std::size_t>(l)] + size(l) * size(l + 1), index_t{1},
                        size(l + 1));
   }
-  [[nodiscard]] index_t columns_before(int i) const noexcept {
-    index_t sum = 0;
-    for (int l = 0; l < i; ++l) sum += size(l);
-    return sum;
-  }
-  // One buffer for each kind: (capacity, size(i)) after (capacity, size(i - 1)).
-  template <class Floats>
-  [[nodiscard]] auto output_in(Floats& all) const noexcept {
-    return matrix_view(all.data() + (columns_before(layers()) - size(0)) * capacity_, batch_, size(layers()));
-  }
-  template <class Floats>
-  [[nodiscard]] auto delta_in(Floats& all, int i) const noexcept {
-    return matrix_view(all.data() + columns_before(i) * capacity_, batch_, size(i));
-  }
-
-  [[nodiscard]] static status grow(floats& buffer, index_t count) {
-    if (static_cast<std::size_t>(count) > buffer.max_size()) return {errc::out_of_memory, "mlp"};
-#if DEEPREC_EXCEPTIONS
-    try {
-      buffer.assign(static_cast<std::size_t>(count), 0.0F);
-    } catch (const std::bad_alloc&) {
-      return {errc::out_of_memory, "mlp"};
-    }
-#else
-    buffer.assign(static_cast<std::size_t>(count), 0.0F);
-#endif
-    return {};
-  }
-  [[nodiscard]] status reserve(index_t batch) {
-    if (batch <= capacity_) return {};
-    const index_t all = columns_before(layers() + 1);
-    if (batch > (std::numeric_limits<index_t>::max)() / all) return {errc::out_of_memory, "mlp"};
-    floats activations(activations_.get_allocator()), deltas(deltas_.get_allocator());
-    if (const status s = grow(activations, (all - size(0)) * batch); !s) return s;
-    if (const status s = grow(deltas, all * batch); !s) return s;
-    activations_.swap(activations);  // the last results stay valid until both are allocated
-    deltas_.swap(deltas);
-    capacity_ = batch;
-    return {};
-  }
 
   std::vector<index_t> sizes_;
   std::vector<index_t> first_;  // where each layer's weights begin
@@ -458,16 +445,11 @@ class mlp {
   bool written_from_outside_ = false;
   std::vector<std::unique_ptr<gemm_weights>> operands_;  // one for each layer, of parameters_
   index_t parameter_count_ = 0;
-  index_t capacity_ = 0;
-  index_t batch_ = 0;
   int state_kind_ = 0;
   std::string_view state_owner_;
-  matrix_view<const float> input_;
   floats parameters_;
-  floats gradients_;
   floats state_;
-  floats activations_;
-  floats deltas_;
+  mlp_pass own_;  // of forward() and backward() without a pass
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

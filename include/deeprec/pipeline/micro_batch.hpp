@@ -1,8 +1,10 @@
 // A training step over parts of a batch: stages of part m run while those of part m + 1 do, and every
 // variable gets ONE update, with the gradient of the whole batch.
 //
-//   resource 0   lookup 0 | lookup 1 | lookup 2 |
-//   resource 1            | tower 0  | tower 1  | tower 2  | then, once: tower's step, the rows' update
+//   by resources                                                  by lanes
+//   0   lookup 0 | lookup 1 | lookup 2 |                          lookup 0 tower 0 | lookup 1 tower 1
+//   1            | tower 0  | tower 1  | tower 2  |               lookup 2 tower 2 | lookup 3 tower 3
+//   then, once: tower's step, the rows' update                    each lane on one thread: three barriers a step
 //
 //   micro_batch step(4);                                   parts are views: chunk.of(bags), chunk.of(labels)
 //   step.stage("lookup", 0, [&](const micro_chunk& chunk) { ... });
@@ -44,6 +46,8 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
 #include <deeprec/core/verb.hpp>
+#include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/pipeline/detail/chunk_schedule.hpp>
 #include <deeprec/pipeline/detail/chunk_sum.hpp>
@@ -83,6 +87,19 @@ class micro_batch {
       : wanted_(chunks), reduction_(reduction) {
     if (chunks < 1)
       refuse(status(errc::invalid_value, "micro_batch: chunks must be at least 1", {.is = chunks}));
+  }
+  /// Every part runs all of its stages on one thread: what they leave for each other stays in a core's caches, and
+  /// nobody waits between them. Resources are ignored. Parts and bits depend on the number of samples alone.
+  ///
+  /// @error   none here; run() returns invalid_value for a member of `lanes` below 1
+  explicit micro_batch(const micro_lanes& lanes, loss_reduction reduction = loss_reduction::mean)
+      : wanted_(1), lanes_(lanes), reduction_(reduction) {
+    for (const index_t of : {lanes.most, lanes.fewest, lanes.samples}) {
+      if (of < 1) {
+        refuse(status(errc::invalid_value, "micro_batch: members of micro_lanes must be at least 1",
+                      {.is = of}));
+      }
+    }
   }
   micro_batch(const micro_batch&) = delete;
   micro_batch& operator=(const micro_batch&) = delete;
@@ -145,7 +162,32 @@ class micro_batch {
   /// @error    none here; run() returns invalid_value for a stage that does not exist
   template <class Gradient>
   void sum_gradient(std::string_view of_stage, Gradient&& gradient) {
+    if (lanes_) {
+      refuse(named("micro_batch::sum_gradient: with micro_lanes a gradient must be of a lane", of_stage));
+      return;
+    }
     add_sum<detail::overwritten_gradient<std::decay_t<Gradient>>>(of_stage, std::forward<Gradient>(gradient));
+  }
+
+  /// The same by lanes: each part overwrites the gradient of its lane. The parts' gradients, multiplied by their
+  /// weights, are summed in a tree that depends on their number alone.
+  ///
+  /// @param gradient  of a micro_chunk: the matrix_view<float> that its stage overwrites, one for each lane
+  /// @param into      takes nothing, returns the matrix_view<float> that takes the sum
+  /// @numerics float; |err| <= (log2(C) + 2) u sum |weight * gradient| over C parts, besides the differences of the
+  ///           parts' own sums; the same bits for any number of threads
+  /// @cost     O(gradient) for each part; memory for the parts that wait for a neighbour, in the first run
+  /// @error    none here; run() returns invalid_value for a stage that does not exist, unsupported where parts
+  ///           run by resources
+  template <class Gradient, class Into>
+  void sum_gradient(std::string_view of_stage, Gradient&& gradient, Into&& into) {
+    if (!lanes_) {
+      refuse(named("micro_batch::sum_gradient: gradients of lanes need micro_lanes", of_stage,
+                   errc::unsupported));
+      return;
+    }
+    using sum = detail::tree_of_gradients<std::decay_t<Gradient>, std::decay_t<Into>>;
+    add_sum<sum>(of_stage, std::forward<Gradient>(gradient), std::forward<Into>(into));
   }
 
   /// A gradient with a row for each sample (B,D), of which a stage writes the rows of its part: that of
@@ -194,14 +236,15 @@ class micro_batch {
   /// Trains one batch: all stages of all parts, then all updates.
   ///
   /// @param samples  B: of every value that the stages split
-  /// @pre     the executor runs a task for each resource but the first, beside others; it is that of the run
-  ///          before, or that one was destroyed, or a fork() came between. It may be destroyed before this.
-  ///          No stage calls run()
+  /// @pre     no stage calls run(). By resources: the executor runs a task for each resource but the first, beside
+  ///          others; it is that of the run before, or that one was destroyed, or a fork() came between. It may be
+  ///          destroyed before this
   /// @post    an empty batch: no stage and no update has been called. On an error of a stage no variable has
   ///          been updated; on one of an update, those before it have been
   /// @numerics independent of the timing: sums and updates have a fixed order
-  /// @cost    the first run, and the first with another executor, posts a task for each resource but 0, which
-  ///          sleep between runs until the destructor; later ones allocate nothing
+  /// @cost    by resources the first run, and the first with another executor, posts a task for each resource but
+  ///          0, which sleep between runs until the destructor; by lanes one parallel_for, and one for each
+  ///          gradient. Later ones allocate nothing
   /// @threads one at a time
   /// @error   check(); the status of the stage or update that failed first, which report() names; an
   ///          exception is rethrown here. stopped by the token, with no variable updated; invalid_value for a
@@ -210,23 +253,44 @@ class micro_batch {
   /// @example @snippet tests/pipeline/micro_batch_test.cpp micro_batch
   template <class Executor>
   [[nodiscard]] result<void> run(Executor& executor, index_t samples, const std::stop_token& stop = {}) {
-    static_assert(TaskExecutor<Executor>,
-                  "deeprec::micro_batch: not an executor of tasks. Fix: give it post(task, stop) and "
-                  "post(task, stop, handle) (see deeprec/core/executor.hpp), or pass a thread_pool.");
+    static_assert(BulkExecutor<Executor> || TaskExecutor<Executor>,
+                  "deeprec::micro_batch: not an executor. Fix: give it parallel_for(n, grain, body) and "
+                  "concurrency(), by resources post(task, stop) and post(task, stop, handle) too (see "
+                  "deeprec/core/executor.hpp), or pass a thread_pool.");
     report_ = {};
     if (refused_) return *refused_;
     if (samples < 0) {
       return status(errc::invalid_value, "micro_batch::run: samples must not be negative", {.is = samples});
     }
     if (stop.stop_requested()) return status(errc::stopped, "micro_batch::run");
-    if (const status s = start_threads(executor); !s) return s;
-    samples_ = samples;
-    report_.chunks = chunks_ = chunk_count(samples, wanted_);
+    if (lanes_) {
+      if constexpr (BulkExecutor<Executor>) {
+        executor_ref on(executor);
+        const awake<executor_ref> scope(on);
+        begin_batch(samples, chunk_count(samples, *lanes_));
+        if (chunks_ == 0) return {};
+        {
+          const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
+          const index_t lanes =
+              (std::min)({lanes_->most, chunks_, index_t{(std::max)(1, detail::threads_at_once(on))}});
+          if (const status s = begin_lanes(lanes); !s) return s;
+          on.parallel_for(lanes, index_t{1}, [&](index_t begin, index_t end, int) {
+            for (index_t lane = begin; lane < end; ++lane) run_lane(lane, lanes);
+          });
+        }
+        return finish_batch(on);
+      } else {
+        return status(errc::unsupported, "micro_batch::run: lanes need an executor of bulk work");
+      }
+    }
+    inline_executor here;
+    if constexpr (TaskExecutor<Executor>) {
+      if (const status s = start_threads(executor); !s) return s;
+    } else if (resources_ > 1) {
+      return status(errc::unsupported, "micro_batch::run: resources need an executor of tasks");
+    }
+    begin_batch(samples, chunk_count(samples, wanted_));
     if (chunks_ == 0) return {};
-    outcome_ = {};
-    failed_.store(0, std::memory_order_relaxed);
-    cancelled_.store(0, std::memory_order_relaxed);
-    for (stage_state& s : stages_) s.done.store(0, std::memory_order_relaxed);
     {
       const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
       if (resources_ > 1) {
@@ -241,19 +305,7 @@ class micro_batch {
         wait_for([this] { return at_work_.load(std::memory_order_acquire) == 0; });
       }
     }
-    if (failed_.load(std::memory_order_relaxed) == 0) {
-      if (was_cancelled()) return status(errc::stopped, "micro_batch::run");
-      if (chunks_ > 1) {
-        for (const sum_state& s : sums_) s.sum->put_back();
-      }
-      for (const update_state& u : updates_) {
-        if (!call(u.name, -1, u.step)) break;
-      }
-    }
-#if DEEPREC_EXCEPTIONS
-    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
-#endif
-    return outcome_;
+    return finish_batch(here);
   }
 
   /// Of the last run; its text is valid while this is.
@@ -277,6 +329,70 @@ class micro_batch {
     std::function<status()> step;
   };
 
+  void begin_batch(index_t samples, index_t chunks) {
+    samples_ = samples;
+    report_.chunks = chunks_ = chunks;
+    outcome_ = {};
+    failed_.store(0, std::memory_order_relaxed);
+    cancelled_.store(0, std::memory_order_relaxed);
+    for (stage_state& s : stages_) s.done.store(0, std::memory_order_relaxed);
+  }
+  status begin_lanes(index_t lanes) {
+    return detail::or_out_of_memory("micro_batch::run", [&]() -> status {
+      if (next_of_lane_.size() < static_cast<std::size_t>(lanes)) {
+        next_of_lane_ = std::vector<lane_position>(static_cast<std::size_t>(lanes));
+      }
+      for (index_t lane = 0; lane < lanes; ++lane) {
+        next_of_lane_[static_cast<std::size_t>(lane)].next.store(lane * chunks_ / lanes,
+                                                                 std::memory_order_relaxed);
+      }
+      for (const sum_state& s : sums_) s.sum->begin(chunks_);
+      return {};
+    });
+  }
+  // Chunks that follow each other, as far as others leave them; then what is left of other lanes.
+  void run_lane(index_t lane, index_t lanes) {
+    for (index_t k = 0; k < lanes; ++k) {
+      const index_t of = (lane + k) % lanes;
+      std::atomic<index_t>& next = next_of_lane_[static_cast<std::size_t>(of)].next;
+      const index_t end = (of + 1) * chunks_ / lanes;
+      while (true) {
+        const index_t number = next.fetch_add(1, std::memory_order_relaxed);  // carries no data
+        if (number >= end) break;
+        micro_chunk chunk = chunk_of(samples_, chunks_, number, reduction_);
+        chunk.lane = lane;
+        for (stage_state& stage : stages_) {
+          if (was_cancelled() || !run_stage(stage, chunk)) return;
+        }
+      }
+    }
+  }
+  // Of a stage that has a chunk's turn: the stage, and what is summed after it.
+  bool run_stage(stage_state& stage, const micro_chunk& chunk) {
+    return call(stage.name, chunk.number, [&]() -> status {
+      if (const status s = stage.work(chunk); !s) return s;
+      for (const sum_state& s : sums_) {
+        if (s.stage == &stage && (lanes_ || chunk.chunks > 1)) s.sum->add(chunk);
+      }
+      return {};
+    });
+  }
+  result<void> finish_batch(executor_ref on) {
+    if (failed_.load(std::memory_order_relaxed) == 0) {
+      if (was_cancelled()) return status(errc::stopped, "micro_batch::run");
+      if (lanes_ || chunks_ > 1) {
+        for (const sum_state& s : sums_) s.sum->put_back(on);
+      }
+      for (const update_state& u : updates_) {
+        if (!call(u.name, -1, u.step)) break;
+      }
+    }
+#if DEEPREC_EXCEPTIONS
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+#endif
+    return outcome_;
+  }
+
   template <class... Args, class F>
   static std::function<status(Args...)> as_status(F&& f) {
     using type = std::invoke_result_t<F&, Args...>;
@@ -294,14 +410,14 @@ class micro_batch {
       return std::forward<F>(f);
     }
   }
-  template <class Sum, class Gradient>
-  void add_sum(std::string_view of_stage, Gradient&& gradient) {
+  template <class Sum, class... Gradient>
+  void add_sum(std::string_view of_stage, Gradient&&... gradient) {
     const stage_state* const found = stage_named(of_stage);
     if (found == nullptr) {
       refuse(named("micro_batch::sum_gradient: the stage must have been added", of_stage));
       return;
     }
-    sums_.push_back({found, std::make_unique<Sum>(std::forward<Gradient>(gradient))});
+    sums_.push_back({found, std::make_unique<Sum>(std::forward<Gradient>(gradient)...)});
   }
   [[nodiscard]] const stage_state* stage_named(std::string_view name) const {
     for (const stage_state& s : stages_) {
@@ -316,8 +432,8 @@ class micro_batch {
   void refuse(const status& why) {
     if (!refused_) refused_.emplace(why);
   }
-  static fault named(const char* what, std::string_view name) {
-    return {errc::invalid_value, std::string(what) + " (was \"" + std::string(name) + "\")"};
+  static fault named(const char* what, std::string_view name, errc code = errc::invalid_value) {
+    return {code, std::string(what) + " (was \"" + std::string(name) + "\")"};
   }
   static fault untreatable(const char* what, std::string_view name, std::string_view type,
                            const char* declaration) {
@@ -441,13 +557,7 @@ class micro_batch {
       if (choice == detail::chunk_choice::ended) return;
       stage_state& stage = stages_[static_cast<std::size_t>(task.stage)];
       const micro_chunk chunk = chunk_of(samples_, wanted_, task.chunk, reduction_);
-      const bool done = call(stage.name, chunk.number, [&]() -> status {
-        if (const status s = stage.work(chunk); !s) return s;
-        for (const sum_state& s : sums_) {
-          if (s.stage == &stage && chunk.chunks > 1) s.sum->add(chunk);
-        }
-        return {};
-      });
+      const bool done = run_stage(stage, chunk);
       if (!done) return;
       // release: for the next stage
       stage.done.store(chunk.number + 1, std::memory_order_release);
@@ -487,7 +597,13 @@ class micro_batch {
     return false;
   }
 
+  struct alignas(64) lane_position {
+    std::atomic<index_t> next{0};
+  };
+
   const index_t wanted_;
+  const std::optional<micro_lanes> lanes_;
+  std::vector<lane_position> next_of_lane_;
   const loss_reduction reduction_;
   index_t resources_ = 1;
   std::deque<stage_state> stages_;  // stay in place

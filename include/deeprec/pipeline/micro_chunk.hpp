@@ -3,6 +3,7 @@
 //   B = 10, 4 parts      | 0 1 2 | 3 4 5 | 6 7 | 8 9 |      the first B % 4 parts have one sample more
 //
 //   chunk.of(bags)       the bags of the part, as a view: batch_traits<T>::split
+//   chunk.lane           the private memory that the part may use: activations, gradients of weights
 //
 // Not here: what is done with the parts (micro_batch.hpp).
 #pragma once
@@ -16,6 +17,13 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// What the loss of a batch is of the losses of its samples.
 enum class loss_reduction : unsigned char { mean, sum };
 
+/// How a batch is cut where every part runs on one thread, by the number of samples alone.
+struct micro_lanes {
+  index_t most = 16;    ///< lanes: threads that share a batch, each with private memory
+  index_t fewest = 64;  ///< samples of a part: with fewer, products of matrices lose more than a thread gains
+  index_t samples = 128;  ///< of a part at most: its activations stay in a core's caches
+};
+
 /// A part of a batch: samples [first, first + count), number `number` of `chunks`.
 struct micro_chunk {
   index_t number = 0;
@@ -24,6 +32,9 @@ struct micro_chunk {
   index_t count = 0;
   /// Of the part's gradient in that of the batch: count / B where the loss is a mean, 1 where it is a sum.
   float weight = 1;
+  /// By lanes: parts of one lane never run at once. Which lane a part is given depends on timing. By resources
+  /// each part is a lane of its own.
+  index_t lane = 0;
 
   /// This part of a value, as a view.
   ///
@@ -51,6 +62,20 @@ struct micro_chunk {
   return samples < parts ? (samples < 0 ? 0 : samples) : parts;
 }
 
+/// The number of parts of a batch by lanes; 0 for an empty batch.
+///
+/// @pre     most, fewest and samples of at least 1
+/// @cost    O(1)
+/// @threads reentrant
+/// @error   none
+[[nodiscard]] constexpr index_t chunk_count(index_t samples, const micro_lanes& by) noexcept {
+  if (samples <= 0) return 0;
+  const index_t share = (samples - 1) / by.most + 1;
+  const index_t least = share < by.fewest ? by.fewest : share;
+  const index_t rows = least < by.samples ? least : by.samples;
+  return (samples - 1) / rows + 1;
+}
+
 /// Part m: the first samples % chunks parts have one sample more than the others.
 ///
 /// @pre     0 <= number < chunk_count(samples, wanted)
@@ -66,7 +91,7 @@ struct micro_chunk {
   const float weight = reduction == loss_reduction::sum || chunks == 1
                            ? 1.0F
                            : static_cast<float>(static_cast<double>(count) / static_cast<double>(samples));
-  return {number, chunks, first, count, weight};
+  return {number, chunks, first, count, weight, number};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

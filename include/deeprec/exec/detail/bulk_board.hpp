@@ -161,7 +161,8 @@ class bulk_board {
   // longest_extra: calls that come in bursts find it awake, and polling costs no more than twice the wait.
   static constexpr nanoseconds longest_extra = std::chrono::microseconds(200);
   static constexpr nanoseconds longest_awake = std::chrono::milliseconds(5);
-  static constexpr nanoseconds longest_wait = std::chrono::microseconds(200);  // of a caller, before it sleeps
+  static constexpr nanoseconds longest_wait =
+      std::chrono::microseconds(200);  // of a caller, before it sleeps
   static_assert(Slots <= 62);
 
   // slot::state: | open 1 | the caller sleeps 1 | workers inside 32 |
@@ -223,7 +224,8 @@ class bulk_board {
     std::uint64_t seen = s.state.load(Atomics::at(access::looked_at, std::memory_order_relaxed));
     while ((seen & is_open) != 0) {
       // acquire: the call
-      if (s.state.compare_exchange_weak(seen, seen + 1, Atomics::at(access::bulk_join, std::memory_order_acquire),
+      if (s.state.compare_exchange_weak(seen, seen + 1,
+                                        Atomics::at(access::bulk_join, std::memory_order_acquire),
                                         std::memory_order_relaxed)) {
         return true;
       }
@@ -250,8 +252,7 @@ class bulk_board {
     slot& s = slots_[static_cast<std::size_t>(at)];
     while (true) {
       // relaxed: a number carries no data with it
-      const index_t piece =
-          s.cursor.fetch_add(1, Atomics::at(access::bulk_claim, std::memory_order_relaxed));
+      const index_t piece = s.cursor.fetch_add(1, Atomics::at(access::bulk_claim, std::memory_order_relaxed));
       if (piece >= s.pieces - 1) close(at);
       if (piece >= s.pieces) return;
       const index_t begin = piece * s.grain;
