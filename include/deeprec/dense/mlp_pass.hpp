@@ -94,7 +94,8 @@ class mlp_pass {
   // One buffer for each kind: (capacity, size(i)) after (capacity, size(i - 1)).
   template <class Floats>
   [[nodiscard]] view_of<Floats> output_in(Floats& all) const noexcept {
-    return view_of<Floats>(all.data() + (columns_before(layers()) - size(0)) * capacity_, batch_, size(layers()));
+    return view_of<Floats>(all.data() + (columns_before(layers()) - size(0)) * capacity_, batch_,
+                           size(layers()));
   }
   template <class Floats>
   [[nodiscard]] view_of<Floats> delta_in(Floats& all, int i) const noexcept {
