@@ -165,6 +165,10 @@ class step_by_lanes {
 
   /// @pre model.begin(batch.rows(), whole)
   void train(const ctr_batch& batch, typename Model::step& whole, stopwatch& watch) {
+    if (deeprec::chunk_count(batch.rows(), by_) <= 1) {  // the same bits
+      ctr::train(on_pool_, *model_, batch, whole, watch).or_throw();
+      return;
+    }
     batch_ = &batch;
     whole_ = &whole;
     watch_ = &watch;

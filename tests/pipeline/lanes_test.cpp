@@ -41,9 +41,11 @@ namespace {
 std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
 thread_pool_options crowd(int threads) { return {.threads = threads, .oversubscribe = true}; }
 
-TEST_CASE("micro_lanes: parts depend on the number of samples, are as even as can be, and lie within the bounds") {
-  for (const micro_lanes by : {micro_lanes{}, micro_lanes{.most = 1}, micro_lanes{.most = 3, .fewest = 2, .samples = 5},
-                               micro_lanes{.most = 4, .fewest = 7, .samples = 3}}) {
+TEST_CASE(
+    "micro_lanes: parts depend on the number of samples, are as even as can be, and lie within the bounds") {
+  for (const micro_lanes by :
+       {micro_lanes{}, micro_lanes{.most = 1}, micro_lanes{.most = 3, .fewest = 2, .samples = 5},
+        micro_lanes{.most = 4, .fewest = 7, .samples = 3}}) {
     CHECK(chunk_count(0, by) == 0);
     CHECK(chunk_count(-1, by) == 0);
     for (index_t b = 1; b < 3000; b += 1 + b / 50) {
@@ -103,7 +105,8 @@ struct batch {
 constexpr micro_lanes small{.most = 5, .fewest = 3, .samples = 6};
 
 template <class Executor>
-result<void> train(Executor& executor, model& m, const batch& data, const micro_lanes& by, loss_reduction reduction) {
+result<void> train(Executor& executor, model& m, const batch& data, const micro_lanes& by,
+                   loss_reduction reduction) {
   struct lane {
     mlp_pass pass;
     std::vector<float> slope;
@@ -179,7 +182,8 @@ TEST_CASE("micro_batch by lanes: the same bits for 1, 2, 3 and 8 threads, for ev
       // The whole batch as one part: other orders of the sums, the same numbers.
       REQUIRE(train(here, whole, data, {.most = 1, .fewest = 1000, .samples = 1000}, reduction).ok());
       const std::vector<float> got = alone.values(), expected = whole.values();
-      for (std::size_t i = 0; i < got.size(); ++i) REQUIRE(got[i] == doctest::Approx(expected[i]).epsilon(1e-3));
+      for (std::size_t i = 0; i < got.size(); ++i)
+        REQUIRE(got[i] == doctest::Approx(expected[i]).epsilon(1e-3));
     }
   }
 }
@@ -200,18 +204,21 @@ TEST_CASE("micro_batch by lanes: the sum has every part's gradient once") {
         const std::lock_guard lock(mutex);
         if (!busy.insert(chunk.lane).second) ++shared;
       }
-      of_lane[at(chunk.lane)] = {1, static_cast<float>(chunk.number), static_cast<float>(chunk.number * chunk.number)};
+      of_lane[at(chunk.lane)] = {1, static_cast<float>(chunk.number),
+                                 static_cast<float>(chunk.number * chunk.number)};
       if (chunk.number % 3 == 0) std::this_thread::yield();
       const std::lock_guard lock(mutex);
       busy.erase(chunk.lane);
     });
     step.sum_gradient(
-        "count", [&](const micro_chunk& chunk) { return matrix_view<float>(of_lane[at(chunk.lane)].data(), 1, 3); },
+        "count",
+        [&](const micro_chunk& chunk) { return matrix_view<float>(of_lane[at(chunk.lane)].data(), 1, 3); },
         [&] { return matrix_view<float>(sum.data(), 1, 3); });
     for (int again = 0; again < 5; ++again) {
       REQUIRE(step.run(pool, chunks).ok());
       float first = 0, second = 0;
-      for (index_t c = 0; c < chunks; ++c) first += static_cast<float>(c), second += static_cast<float>(c * c);
+      for (index_t c = 0; c < chunks; ++c)
+        first += static_cast<float>(c), second += static_cast<float>(c * c);
       REQUIRE(sum == std::vector<float>{static_cast<float>(chunks), first, second});
     }
     CHECK(shared == 0);
@@ -226,7 +233,8 @@ TEST_CASE("micro_batch by lanes: threads share a batch") {
   CHECK(step.run(pool, 3).ok());
 }
 
-TEST_CASE("micro_batch by lanes: a failure in any part leaves nothing running, updates nothing, and is named") {
+TEST_CASE(
+    "micro_batch by lanes: a failure in any part leaves nothing running, updates nothing, and is named") {
   for (const int threads : {1, 2, 4}) {
     thread_pool pool(crowd(threads));
     for (const int kind : {0, 1, 2}) {  // a status, an exception, a stop request
@@ -255,7 +263,9 @@ TEST_CASE("micro_batch by lanes: a failure in any part leaves nothing running, u
           }
           step.sum_gradient(
               "b",
-              [&](const micro_chunk& chunk) { return matrix_view<float>(gradients[at(chunk.lane)].data(), 1, 1); },
+              [&](const micro_chunk& chunk) {
+                return matrix_view<float>(gradients[at(chunk.lane)].data(), 1, 1);
+              },
               [&] { return matrix_view<float>(sum.data(), 1, 1); });
           step.update("v", sgd{}, [&] { ++updates; });
           std::string thrown;
@@ -292,7 +302,9 @@ TEST_CASE("micro_batch by lanes: what can't be treated so is an error that names
     const result<void> done = step.run(here, 4);
     return done.ok() ? std::string() : done.fault().message();
   };
-  const auto contains = [](const std::string& all, const char* part) { return all.find(part) != std::string::npos; };
+  const auto contains = [](const std::string& all, const char* part) {
+    return all.find(part) != std::string::npos;
+  };
   const auto nothing = [](const micro_chunk&) {};
   const auto view = [] { return matrix_view<float>(); };
   CHECK(contains(text([](auto&) {}, {.most = 0}), "at least 1"));
@@ -300,10 +312,11 @@ TEST_CASE("micro_batch by lanes: what can't be treated so is an error that names
   CHECK(contains(text([](auto&) {}, {.samples = -1}), "at least 1"));
   CHECK(contains(text([&](auto& s) { s.stage("a", 0, nothing), s.sum_gradient("a", view); }), "of a lane"));
   CHECK(contains(text([&](auto& s) {
-          s.sum_gradient("b", [](const micro_chunk&) { return matrix_view<float>(); }, view);
-        }),
-        "\"b\""));
-  struct batch_norm {} const norm;  // declares nothing, as statistics over the batch must
+                   s.sum_gradient("b", [](const micro_chunk&) { return matrix_view<float>(); }, view);
+                 }),
+                 "\"b\""));
+  struct batch_norm {
+  } const norm;  // declares nothing, as statistics over the batch must
   CHECK(contains(text([&](auto& s) { s.layer("norm", norm); }), "\"norm\""));  // statistics over the batch
   micro_batch<> by_parts(2);
   by_parts.stage("a", 0, nothing);
