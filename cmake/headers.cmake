@@ -105,6 +105,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/logistic_loss.hpp
     include/deeprec/dense/metrics.hpp
     include/deeprec/dense/mlp.hpp
+    include/deeprec/dense/mlp_pass.hpp
     include/deeprec/dense/normalize_rows.hpp
     include/deeprec/dense/onednn_gemm.hpp
     include/deeprec/dense/relu.hpp
@@ -189,6 +190,8 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/cuda_stream.hpp
     include/deeprec/exec/cuda_stream_pool.hpp
     include/deeprec/exec/cuda_workspace.hpp
+    include/deeprec/exec/detail/affinity.hpp
+    include/deeprec/exec/detail/bulk_board.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
     include/deeprec/exec/device_fault.hpp
     include/deeprec/exec/executor_ref.hpp

@@ -22,7 +22,10 @@ dlrm_by_lanes::dlrm_by_lanes(dlrm& model, const ctr_tables& tables, deeprec::exe
   model.for_each_gradient([this](const char*, auto of, auto sum) {
     step_.sum_gradient(
         "sample by sample",
-        [this, of](const micro_chunk& chunk) { return of(lanes_[static_cast<std::size_t>(chunk.lane)].pass); }, sum);
+        [this, of](const micro_chunk& chunk) {
+          return of(lanes_[static_cast<std::size_t>(chunk.lane)].pass);
+        },
+        sum);
   });
   step_.update("stacks", model.stack_optimizer(), [this] { return model_.step_stacks(on_); });
   step_.update("rows", model.row_optimizer(), [this] {
@@ -78,8 +81,9 @@ deeprec::status dlrm_by_lanes::of_part(const micro_chunk& chunk) {
   mine.step = whole_.part(chunk);
   if (const deeprec::status s = model_.look_up_part(on, batch, mine.step); !s) return s;
   if (const deeprec::status s = model_.forward(on, mine.pass, batch, mine.step); !s) return s;
-  return model_.backward(on, mine.pass, batch, mine.step,
-                         static_cast<float>(static_cast<double>(chunk.count) / static_cast<double>(raw_->rows)));
+  return model_.backward(
+      on, mine.pass, batch, mine.step,
+      static_cast<float>(static_cast<double>(chunk.count) / static_cast<double>(raw_->rows)));
 }
 
 }  // namespace graph_bench

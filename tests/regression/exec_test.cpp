@@ -130,7 +130,8 @@ TEST_CASE("b07: a child destroys a pool that it inherits, and what it calls ther
       // In a process of its own: fork() while no thread of the runner works.
       CHECK(in_child(
                 [&] {
-                  auto pool = std::make_unique<thread_pool>(threads);
+                  auto pool = std::make_unique<thread_pool>(
+                      thread_pool_options{.threads = threads, .oversubscribe = true});
                   pool->parallel_for(9, 1, [](index_t, index_t, int) {});
                   task_handle handle, ended;
                   if (!pool->post([] { return status(errc::io_error, "disk"); }, {}, ended).ok()) return 1;

@@ -22,15 +22,19 @@ using namespace deeprec_test::model;
 using deeprec::index_t;
 using deeprec::detail::access;
 
+struct nowhere {
+  static int processor() { return -1; }
+  static void leave(int) {}
+};
 // Looks once: what it would see later is another order.
-struct one_look {
+struct one_look : nowhere {
   template <class Atomics, class Ready, class Over>
   static bool until(const Ready& ready, const Over&) {
     return ready();
   }
 };
 // Does not look before it sleeps.
-struct no_look {
+struct no_look : nowhere {
   template <class Atomics, class Ready, class Over>
   static bool until(const Ready&, const Over&) {
     return false;

@@ -41,60 +41,11 @@
 #include <deeprec/core/process_mark.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
+#include <deeprec/exec/detail/affinity.hpp>
 #include <deeprec/exec/detail/bulk_board.hpp>
 #include <deeprec/exec/detail/cpu_quota.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
-
-/// An affinity mask for a given number of processors; a cpu_set_t alone has 1024.
-class cpu_mask {
- public:
-  explicit cpu_mask(int cpus) noexcept : mask_(CPU_ALLOC(cpus)), bytes_(CPU_ALLOC_SIZE(cpus)) {
-    if (mask_ != nullptr) CPU_ZERO_S(bytes_, mask_);
-  }
-  cpu_mask(const cpu_mask&) = delete;
-  cpu_mask& operator=(const cpu_mask&) = delete;
-  ~cpu_mask() { CPU_FREE(mask_); }
-
-  /// Null where the allocation failed.
-  [[nodiscard]] cpu_set_t* data() const noexcept { return mask_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] int cpus() const noexcept { return static_cast<int>(8 * bytes_); }
-  void insert(int cpu) noexcept { CPU_SET_S(static_cast<std::size_t>(cpu), bytes_, mask_); }
-  [[nodiscard]] bool has(int cpu) const noexcept {
-    return CPU_ISSET_S(static_cast<std::size_t>(cpu), bytes_, mask_) != 0;
-  }
-
- private:
-  cpu_set_t* mask_;
-  std::size_t bytes_;
-};
-
-/// The processors in the mask that get_affinity(bytes, mask) fills in as sched_getaffinity does: a
-/// mask that is too small for the system's is refused with EINVAL.
-template <class GetAffinity>
-std::vector<int> cpus_of_affinity(const GetAffinity& get_affinity) {
-  constexpr int most = 1 << 22;
-  std::vector<int> found;
-  for (int size = CPU_SETSIZE; size <= most; size *= 2) {
-    const cpu_mask mask(size);
-    if (mask.data() == nullptr) break;
-    if (get_affinity(mask.bytes(), mask.data()) != 0) {
-      if (errno == EINVAL) continue;
-      break;
-    }
-    for (int cpu = 0; cpu < mask.cpus(); ++cpu) {
-      if (mask.has(cpu)) found.push_back(cpu);
-    }
-    break;
-  }
-  if (found.empty()) found.push_back(0);
-  return found;
-}
-
-}  // namespace detail
 
 /// The processors that this process may run on (its affinity mask), in order, however many.
 ///
@@ -191,8 +142,8 @@ class thread_pool {
   /// How many of them run at once: no more than default_concurrency() at construction. A call wakes no more,
   /// and with 1 it runs on its thread alone.
   [[nodiscard]] int processors() const noexcept { return processors_; }
-  /// True unless all workers sleep; after a call they poll for a while.
-  [[nodiscard]] bool polls() const noexcept { return board_.polls(); }
+  /// True unless all workers sleep, which they do on one processor; after a call they poll for a while.
+  [[nodiscard]] bool polls() const noexcept { return processors_ > 1 && board_.polls(); }
   /// For `awake`: between these two, which nest, idle workers poll for longer.
   void stay_awake() noexcept { board_.stay_awake(); }
   void may_sleep() noexcept { board_.may_sleep(); }
@@ -327,18 +278,11 @@ class thread_pool {
     return who.pool == pool ? who.worker : 0;
   }
 
-  static void pin_this_thread(int cpu) noexcept {
-    detail::cpu_mask mask(cpu + 1);
-    if (mask.data() == nullptr) return;
-    mask.insert(cpu);
-    sched_setaffinity(0, mask.bytes(), mask.data());  // on failure the worker stays unpinned
-  }
-
   void start_workers(thread_pool_options::pinning pin) {
     for (int id = 1; id < concurrency_; ++id) {
       workers_.emplace_back([this, id, pin] {
         if (pin == thread_pool_options::pinning::one_each) {
-          pin_this_thread(cpus_[static_cast<std::size_t>(id) % cpus_.size()]);
+          detail::pin_this_thread(cpus_[static_cast<std::size_t>(id) % cpus_.size()]);
         }
         this_thread() = {this, id};
         board_.work(id);

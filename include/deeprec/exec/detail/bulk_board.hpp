@@ -24,6 +24,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/exec/detail/affinity.hpp>
 #include <deeprec/staging/atomics.hpp>
 #include <deeprec/staging/event_count.hpp>
 
@@ -33,6 +34,10 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 /// that polls on a processor that somebody else needs gives it away.
 struct polling {
   static constexpr unsigned between_clocks = 32, between_yields = 64, before_yields = 1024;
+
+  /// The processor that this thread runs on.
+  static int processor() noexcept { return sched_getcpu(); }
+  static void leave(int processor) noexcept { leave_processor(processor); }
 
   /// Until ready() or, looked at now and then, over().
   template <class Atomics, class Ready, class Over>
@@ -68,7 +73,8 @@ class bulk_board {
     const index_t pieces = (n - 1) / grain + 1;
     const int at = take_slot();
     if (at < 0) {  // more calls at once than slots: this one is not shared
-      for (index_t begin = 0; begin < n; begin += grain) {
+      for (index_t piece = 0; piece < pieces; ++piece) {
+        const index_t begin = piece * grain;
         call(body, begin, n - begin > grain ? begin + grain : n, worker);
       }
       return;
@@ -86,7 +92,7 @@ class bulk_board {
     // relaxed: a hint; a worker that is about to sleep looks again behind a fence
     open_.fetch_or(bit(at), Atomics::at(access::bulk_hint, std::memory_order_relaxed));
     wake(pieces - 1);
-    take_pieces(at, worker);
+    if (take_pieces(at, worker) == pieces) call_over_helpers();
     wait_until_left(s);
 #if DEEPREC_EXCEPTIONS
     std::exception_ptr failure = std::exchange(s.failure, nullptr);
@@ -163,6 +169,7 @@ class bulk_board {
   static constexpr nanoseconds longest_awake = std::chrono::milliseconds(5);
   static constexpr nanoseconds longest_wait =
       std::chrono::microseconds(200);  // of a caller, before it sleeps
+  static constexpr nanoseconds between_calls_over = std::chrono::milliseconds(2);
   static_assert(Slots <= 62);
 
   // slot::state: | open 1 | the caller sleeps 1 | workers inside 32 |
@@ -219,6 +226,26 @@ class bulk_board {
     }
   }
 
+  // A caller that got no help: a worker may wait for the processor that the caller keeps busy, since Linux wakes a
+  // thread where it ran last even beside an idle processor, and moves it some milliseconds later. It is let in, and
+  // sees which processor it has to leave.
+  void call_over_helpers() noexcept {
+    const auto order = Atomics::at(access::statistic, std::memory_order_relaxed);
+    if (unhelped_.fetch_add(1, order) % 4 != 3) return;
+    const std::int64_t now = Atomics::now().time_since_epoch().count();
+    if (now - called_over_.load(order) < between_calls_over.count()) return;
+    called_over_.store(now, order);
+    shared_processor_.store(Polling::processor(), order);
+    Atomics::yield();
+  }
+  void leave_shared_processor() noexcept {
+    const auto order = Atomics::at(access::statistic, std::memory_order_relaxed);
+    const int shared = shared_processor_.load(order);
+    if (shared < 0 || shared != Polling::processor()) return;
+    shared_processor_.store(-1, order);
+    Polling::leave(shared);
+  }
+
   bool join(slot& s) noexcept {
     // relaxed: a first guess for the exchange
     std::uint64_t seen = s.state.load(Atomics::at(access::looked_at, std::memory_order_relaxed));
@@ -248,13 +275,14 @@ class bulk_board {
     s.state.fetch_and(~is_open, Atomics::at(access::bulk_close, std::memory_order_relaxed));
   }
 
-  void take_pieces(int at, int worker) {
+  // The number of pieces.
+  index_t take_pieces(int at, int worker) {
     slot& s = slots_[static_cast<std::size_t>(at)];
-    while (true) {
+    for (index_t taken = 0;; ++taken) {
       // relaxed: a number carries no data with it
       const index_t piece = s.cursor.fetch_add(1, Atomics::at(access::bulk_claim, std::memory_order_relaxed));
       if (piece >= s.pieces - 1) close(at);
-      if (piece >= s.pieces) return;
+      if (piece >= s.pieces) return taken;
       const index_t begin = piece * s.grain;
       const index_t end = s.n - begin > s.grain ? begin + s.grain : s.n;
 #if DEEPREC_EXCEPTIONS
@@ -312,6 +340,7 @@ class bulk_board {
     const bool found = Polling::template until<Atomics>(
         [&] { return has_bits(); },
         [&] {
+          leave_shared_processor();
           const bool awake = awake_.load(Atomics::at(access::statistic, std::memory_order_relaxed)) > 0;
           return Atomics::now() - from > (awake ? longest_awake : patience);
         });
@@ -323,8 +352,11 @@ class bulk_board {
   std::array<slot, Slots> slots_;
   alignas(64) typename Atomics::template atomic<std::uint64_t> open_{0};   // what workers poll
   alignas(64) typename Atomics::template atomic<std::uint64_t> taken_{0};  // slots that have an owner
-  typename Atomics::template atomic<int> polling_{0};
+  typename Atomics::template atomic<int> unhelped_{0};                     // calls
+  typename Atomics::template atomic<std::int64_t> called_over_{0};         // when
+  alignas(64) typename Atomics::template atomic<int> polling_{0};
   typename Atomics::template atomic<int> awake_{0};
+  typename Atomics::template atomic<int> shared_processor_{-1};
   std::mutex failing_;
   event_count<Atomics> idle_;
 };
