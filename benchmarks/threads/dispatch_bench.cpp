@@ -122,7 +122,8 @@ void idle(benchmark::State& state, const std::string& name) {
     f.sample([&] {
       {
         const awake scope(pool);
-        for (int k = 0; k < 100; ++k) pool.parallel_for(64, 1, [&](index_t begin, index_t, int) { sum += begin; });
+        for (int k = 0; k < 100; ++k)
+          pool.parallel_for(64, 1, [&](index_t begin, index_t, int) { sum += begin; });
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       const double before = processor_seconds();

@@ -6,7 +6,8 @@
 //   threads     until another thread of the executor begins, just after a call and 1 ms later: polling_ns,
 //               parked_ns
 //   copies      rows of 256 bytes to outputs of 1 to 8 MB, cached against streamed: kept_bytes, bytes_per_us
-//   lookups     rows of 64 and 512 bytes out of 64 MB: lines and rows ahead, row_ns, line_ns
+//   lookups     rows of 64 and 512 bytes out of 64 MB: the cache they are fetched into, lines and rows ahead,
+//               row_ns, line_ns
 #pragma once
 
 #include <algorithm>
@@ -155,6 +156,7 @@ class calibration {
       std::memset(table_ + table_bytes_, 0, static_cast<std::size_t>(2 * mb));
     }
     if (table_bytes_ < 16 * mb) return;
+    choose(&kernel_tuning::prefetch_level, std::array<index_t, 2>{1, 2}, 64);
     const double narrow = choose(&kernel_tuning::most_rows_ahead, std::array<index_t, 3>{16, 32, 64}, 16);
     const double wide =
         choose(&kernel_tuning::lines_ahead, std::array<index_t, 5>{64, 128, 192, 256, 384}, 128);
@@ -221,8 +223,8 @@ class calibration {
 
 }  // namespace detail
 
-/// The tuning of the context, with what this machine and this executor were measured to need: prefetch
-/// distances, kept_bytes, and the times. What does not fit into the time keeps its value.
+/// The tuning of the context, with what this machine and this executor were measured to need: target and
+/// distances of prefetches, kept_bytes, and the times. What does not fit into the time keeps its value.
 ///
 /// @param most   of the whole call
 /// @pre          other threads are about as busy as they will be

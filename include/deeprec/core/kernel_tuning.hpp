@@ -18,6 +18,10 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 
+#if DEEPREC_X86
+#  include <cpuid.h>
+#endif
+
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Values, not facts: kernels are correct with any of them, and slow with bad ones. The defaults are safe on
@@ -28,6 +32,9 @@ struct kernel_tuning {
   index_t least_rows_ahead = 8;  ///< for rows of many lines
   index_t most_rows_ahead = 32;  ///< for rows of few: a first-level TLB holds 64 pages
   index_t update_lines_ahead = 256;
+  /// The cache that rows are fetched into: 1 the first level, 2 the second, where the first accepts few misses at a
+  /// time.
+  index_t prefetch_level = 2;
 
   // Caches.
   index_t own_cache_bytes = index_t{1} << 20;  ///< what no other core uses: the second-level cache
@@ -57,6 +64,7 @@ inline constexpr tuning_value tuning_values[] = {
     {"least_rows_ahead", &kernel_tuning::least_rows_ahead, 1},
     {"most_rows_ahead", &kernel_tuning::most_rows_ahead, 1},
     {"update_lines_ahead", &kernel_tuning::update_lines_ahead, 1},
+    {"prefetch_level", &kernel_tuning::prefetch_level, 1},
     {"own_cache_bytes", &kernel_tuning::own_cache_bytes, 0},
     {"kept_bytes", &kernel_tuning::kept_bytes, 0},
     {"row_ns", &kernel_tuning::row_ns, 0},
@@ -78,6 +86,20 @@ constexpr kernel_tuning tuning_for(index_t second_level, index_t third_level) no
   made.own_cache_bytes = second_level > 0 ? std::clamp(second_level, mb / 4, 4 * mb) : mb;
   made.kept_bytes = made.own_cache_bytes + std::clamp(third_level / 2, index_t{0}, 4 * mb);
   return made;
+}
+
+/// 1 where rows of any width were measured to arrive sooner in the first-level cache: AMD's family 26, Zen 5.
+inline index_t default_prefetch_level() noexcept {
+#if DEEPREC_X86
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned authentic_amd = 0x68747541;  // "Auth"
+  if (__get_cpuid(0, &a, &b, &c, &d) == 0 || b != authentic_amd) return 2;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return 2;
+  const unsigned family = ((a >> 8) & 15U) + ((a >> 20) & 255U);
+  return family >= 26 ? 1 : 2;
+#else
+  return 2;
+#endif
 }
 
 /// Applies name=value,name=value. Returns the first part that names no value, or holds none that is allowed:
@@ -119,6 +141,7 @@ inline std::string_view apply_tuning(kernel_tuning& to, std::string_view text) n
 inline const kernel_tuning& host_tuning() noexcept {
   static const kernel_tuning chosen = [] {
     kernel_tuning made = detail::tuning_for(detail::cache_bytes(2), detail::cache_bytes(3));
+    made.prefetch_level = detail::default_prefetch_level();
     if (const char* const wanted = std::getenv("DEEPREC_TUNING")) detail::apply_tuning(made, wanted);
     return made;
   }();

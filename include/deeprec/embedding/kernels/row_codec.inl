@@ -20,8 +20,9 @@ DEEPREC_INLINE const std::byte* part_of(const std::byte* row, index_t offset) {
 }
 
 // No lambda: g++ takes a function that only prefetches for one without effects, and drops its calls.
+template <int Locality>  // 3: into the first-level cache, 2: into the second
 struct prefetch_line {
-  DEEPREC_INLINE void operator()(const std::byte* line) const { __builtin_prefetch(line, 0, 2); }
+  DEEPREC_INLINE void operator()(const std::byte* line) const { __builtin_prefetch(line, 0, Locality); }
 };
 
 // The lines of a range of bytes that has the same place in every row.
@@ -32,6 +33,9 @@ struct row_lines {
   // address has one of these bits: none where the alignment of all rows rules such ranges out; 63 where it is
   // not known; else all, since no predictor learns a branch that depends on the address of a random row.
   std::uintptr_t bits;
+  bool first_level;  // kernel_tuning::prefetch_level is 1, and the range is not long
+  // As many rows ahead as a bag needs, of more lines each, drive each other out of the first-level cache.
+  static constexpr index_t first_level_bytes = 256;
 
   template <class Args>
   DEEPREC_INLINE static row_lines of(const Args& args, index_t begin, index_t end) {
@@ -40,20 +44,43 @@ struct row_lines {
     step &= -step;
     const index_t bytes = end - begin;
     const bool may_cross = (bytes + 127 - step) / 64 > (bytes + 63) / 64;
-    return {begin, bytes, !may_cross ? 0 : step == 1 ? 63 : ~std::uintptr_t{0}};
+    return {begin, bytes,
+            !may_cross  ? 0
+            : step == 1 ? 63
+                        : ~std::uintptr_t{0},
+            args.tuning->prefetch_level == 1 && bytes <= first_level_bytes};
   }
-  // Calls use(address) for an address in each line.
+  // Calls use(address) for an address in each line: up to eight by instructions of their own, since one that
+  // touches line after line sets off the prefetchers for fixed strides, which fetch the lines behind the row.
   template <class Use>
   DEEPREC_INLINE void each(const std::byte* row, const Use& use) const {
     const std::byte* const from = row + begin;
     use(from);
     if (bytes > 64) use(from + 64);
     if (bytes > 128) use(from + 128);
-    for (index_t line = 192; line < bytes; line += 64) use(from + line);
+    if (bytes > 192) use(from + 192);
+    if (bytes > 256) use(from + 256);
+    if (bytes > 320) use(from + 320);
+    if (bytes > 384) use(from + 384);
+    if (bytes > 448) use(from + 448);
+    for (index_t line = 512; line < bytes; line += 64) use(from + line);
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) use(from + bytes - 1);
   }
-  // Into the L2 cache: L1 accepts about two dozen lines at a time, and further prefetches stall.
-  DEEPREC_INLINE void prefetch(const std::byte* row) const { each(row, prefetch_line{}); }
+  DEEPREC_INLINE void prefetch(const std::byte* row) const {
+    first_level ? each(row, prefetch_line<3>{}) : each(row, prefetch_line<2>{});
+  }
+  // The same where the range may be so many whole lines: without a comparison for each.
+  template <std::size_t... Line>
+  DEEPREC_INLINE void prefetch_lines(const std::byte* row, std::index_sequence<Line...>) const {
+    if (bytes != index_t{64} * index_t{sizeof...(Line)}) return prefetch(row);
+    const std::byte* const from = row + begin;
+    if (first_level) {
+      (__builtin_prefetch(from + 64 * Line, 0, 3), ...);
+    } else {
+      (__builtin_prefetch(from + 64 * Line, 0, 2), ...);
+    }
+    if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) __builtin_prefetch(from + bytes - 1, 0, 2);
+  }
 };
 
 // Rows that are arrays of one type.

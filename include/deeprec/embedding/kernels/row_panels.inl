@@ -90,6 +90,14 @@ struct panel : row_columns<Element> {
   DEEPREC_INLINE static index_t round_up(index_t n) {
     return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
   }
+  DEEPREC_INLINE void prefetch(const std::byte* row) const {
+    constexpr std::size_t lines = vectors * static_cast<std::size_t>(lanes) * sizeof(Element) / 64;
+    if constexpr (requires { codec.lines; } && !scaled && lines > 1) {
+      codec.lines.prefetch_lines(row, std::make_index_sequence<lines>{});
+    } else {
+      codec.prefetch(row);
+    }
+  }
   template <class Out>
   DEEPREC_INLINE void store_columns(Out* out, std::size_t v, vector_f32 x) const {
     if constexpr (Narrow) {
@@ -136,8 +144,8 @@ DEEPREC_APART float clip_factor(const Args& args, const std::byte* row) {
 }
 
 // Prefetches the row that is `ahead` after row k.
-template <class Element>
-DEEPREC_INLINE void prefetch_after(const located_run& run, index_t k, const row_columns<Element>& columns) {
+template <class Columns>
+DEEPREC_INLINE void prefetch_after(const located_run& run, index_t k, const Columns& columns) {
   if (k < run.fetched) columns.prefetch(run.rows.row(k + run.ahead));
 }
 // The same, where it may be absent.
