@@ -69,16 +69,15 @@ struct row_lines {
   DEEPREC_INLINE void prefetch(const std::byte* row) const {
     first_level ? each(row, prefetch_line<3>{}) : each(row, prefetch_line<2>{});
   }
-  // The same where the range may be so many whole lines: without a comparison for each.
-  template <std::size_t... Line>
-  DEEPREC_INLINE void prefetch_lines(const std::byte* row, std::index_sequence<Line...>) const {
-    if (bytes != index_t{64} * index_t{sizeof...(Line)}) return prefetch(row);
+  // The same for rows that are summed. Long ones by one instruction from their fourth line on: on huge pages sums of 20
+  // rows of 512 bytes take 16.5 ns a row on Zen 5, and 19.7 with an instruction for each line; sums of two 23 and 20.
+  DEEPREC_INLINE void prefetch_summed(const std::byte* row) const {
+    if (bytes <= first_level_bytes) return prefetch(row);
     const std::byte* const from = row + begin;
-    if (first_level) {
-      (__builtin_prefetch(from + 64 * Line, 0, 3), ...);
-    } else {
-      (__builtin_prefetch(from + 64 * Line, 0, 2), ...);
-    }
+    __builtin_prefetch(from, 0, 2);
+    __builtin_prefetch(from + 64, 0, 2);
+    __builtin_prefetch(from + 128, 0, 2);
+    for (index_t line = 192; line < bytes; line += 64) __builtin_prefetch(from + line, 0, 2);
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) __builtin_prefetch(from + bytes - 1, 0, 2);
   }
 };

@@ -91,9 +91,8 @@ struct panel : row_columns<Element> {
     return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
   }
   DEEPREC_INLINE void prefetch(const std::byte* row) const {
-    constexpr std::size_t lines = vectors * static_cast<std::size_t>(lanes) * sizeof(Element) / 64;
-    if constexpr (requires { codec.lines; } && !scaled && lines > 1) {
-      codec.lines.prefetch_lines(row, std::make_index_sequence<lines>{});
+    if constexpr (requires { codec.lines; } && !scaled) {
+      codec.lines.prefetch_summed(row);
     } else {
       codec.prefetch(row);
     }
