@@ -50,35 +50,26 @@ struct row_lines {
                         : ~std::uintptr_t{0},
             args.tuning->prefetch_level == 1 && bytes <= first_level_bytes};
   }
-  // Calls use(address) for an address in each line: up to eight by instructions of their own, since one that
-  // touches line after line sets off the prefetchers for fixed strides, which fetch the lines behind the row.
+  // Calls use(address) for an address in each line.
   template <class Use>
   DEEPREC_INLINE void each(const std::byte* row, const Use& use) const {
     const std::byte* const from = row + begin;
     use(from);
     if (bytes > 64) use(from + 64);
     if (bytes > 128) use(from + 128);
-    if (bytes > 192) use(from + 192);
-    if (bytes > 256) use(from + 256);
-    if (bytes > 320) use(from + 320);
-    if (bytes > 384) use(from + 384);
-    if (bytes > 448) use(from + 448);
-    for (index_t line = 512; line < bytes; line += 64) use(from + line);
+    for (index_t line = 192; line < bytes; line += 64) use(from + line);
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) use(from + bytes - 1);
   }
-  DEEPREC_INLINE void prefetch(const std::byte* row) const {
-    first_level ? each(row, prefetch_line<3>{}) : each(row, prefetch_line<2>{});
-  }
-  // The same for rows that are summed. Long ones by one instruction from their fourth line on: on huge pages sums of 20
-  // rows of 512 bytes take 16.5 ns a row on Zen 5, and 19.7 with an instruction for each line; sums of two 23 and 20.
-  DEEPREC_INLINE void prefetch_summed(const std::byte* row) const {
-    if (bytes <= first_level_bytes) return prefetch(row);
+  DEEPREC_INLINE void prefetch(const std::byte* row) const { each(row, prefetch_line<2>{}); }
+  // A range of one line at most, or two halves.
+  DEEPREC_INLINE void prefetch_one(const std::byte* row) const {
     const std::byte* const from = row + begin;
     __builtin_prefetch(from, 0, 2);
-    __builtin_prefetch(from + 64, 0, 2);
-    __builtin_prefetch(from + 128, 0, 2);
-    for (index_t line = 192; line < bytes; line += 64) __builtin_prefetch(from + line, 0, 2);
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) __builtin_prefetch(from + bytes - 1, 0, 2);
+  }
+  // The same for rows that are summed: short ones into the cache that the tuning names.
+  DEEPREC_INLINE void prefetch_summed(const std::byte* row) const {
+    first_level ? each(row, prefetch_line<3>{}) : each(row, prefetch_line<2>{});
   }
 };
 

@@ -91,10 +91,13 @@ struct panel : row_columns<Element> {
     return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
   }
   DEEPREC_INLINE void prefetch(const std::byte* row) const {
-    if constexpr (requires { codec.lines; } && !scaled) {
-      codec.lines.prefetch_summed(row);
-    } else {
+    constexpr std::size_t bytes = vectors * static_cast<std::size_t>(lanes) * sizeof(Element);
+    if constexpr (!requires { codec.lines; } || scaled) {
       codec.prefetch(row);
+    } else if constexpr (bytes <= 64) {
+      codec.lines.prefetch_one(row);
+    } else {
+      codec.lines.prefetch_summed(row);
     }
   }
   template <class Out>
