@@ -17,10 +17,11 @@ using lines_of_row = DEEPREC_PORTABLE::row_lines;
 template <class Rows>
 struct only_rows {
   Rows row_of;
+  const kernel_tuning* tuning = &host_tuning();
 };
 
 only_rows<detail::direct_rows<std::int64_t>> direct(std::uintptr_t base, index_t stride) {
-  return {{reinterpret_cast<const std::byte*>(base), stride, nullptr, 1, -1, nullptr}};
+  return {{reinterpret_cast<const std::byte*>(base), stride, nullptr, 1, -1, nullptr}, &host_tuning()};
 }
 
 struct outcome {
@@ -51,8 +52,8 @@ TEST_CASE("row_lines: every line of every row is prefetched, for all sizes, stri
         for (const index_t gap : {0, 1, 4, 24}) {
           const index_t stride = begin + bytes + gap;
           const auto lines = lines_of_row::of(direct(base, stride), begin, begin + bytes);
-          const auto located =
-              lines_of_row::of(only_rows<detail::rows_by_number>{{nullptr, 0}}, begin, begin + bytes);
+          const auto located = lines_of_row::of(
+              only_rows<detail::rows_by_number>{{nullptr, 0}, &host_tuning()}, begin, begin + bytes);
           for (index_t row = 0; row < 64; ++row) {
             const std::uintptr_t at = base + static_cast<std::uintptr_t>(row * stride);
             faults += of_row(lines, at).covered ? 0 : 1;
@@ -85,4 +86,15 @@ TEST_CASE("row_lines: a range that is taken for an aligned one leaves out a line
   REQUIRE(of_row(lines, 0x10000 + 40).covered);
   lines.bits = 0;
   CHECK_FALSE(of_row(lines, 0x10000 + 40).covered);
+}
+
+TEST_CASE("row_lines: short rows go into the first-level cache where the tuning says so, long ones never") {
+  kernel_tuning near = host_tuning(), far = host_tuning();
+  near.prefetch_level = 1;
+  far.prefetch_level = 2;
+  for (const index_t bytes : {4, 64, 65, 256, 257, 512}) {
+    const only_rows<detail::rows_by_number> with_near{{nullptr, 0}, &near}, with_far{{nullptr, 0}, &far};
+    CHECK(lines_of_row::of(with_near, 0, bytes).first_level == (bytes <= 256));
+    CHECK_FALSE(lines_of_row::of(with_far, 0, bytes).first_level);
+  }
 }
