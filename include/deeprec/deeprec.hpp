@@ -61,6 +61,7 @@
 #include <deeprec/dense/logistic_loss.hpp>
 #include <deeprec/dense/metrics.hpp>
 #include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/mlp_pass.hpp>
 #include <deeprec/dense/normalize_rows.hpp>
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/dense/tf32.hpp>

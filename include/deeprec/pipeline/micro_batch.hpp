@@ -177,6 +177,7 @@ class micro_batch {
   /// @numerics float; |err| <= (log2(C) + 2) u sum |weight * gradient| over C parts, besides the differences of the
   ///           parts' own sums; the same bits for any number of threads
   /// @cost     O(gradient) for each part; memory for the parts that wait for a neighbour, in the first run
+  /// @threads  one at a time, not during run(); the callables are called by the threads of the lanes
   /// @error    none here; run() returns invalid_value for a stage that does not exist, unsupported where parts
   ///           run by resources
   template <class Gradient, class Into>

@@ -68,7 +68,9 @@ inline void pin_this_thread(int cpu) noexcept {
 /// Moves this thread to another processor that it may run on; it may run on this one again afterwards. Nothing where
 /// there is no other.
 ///
-/// @cost three system calls
+/// @cost    three system calls
+/// @threads reentrant
+/// @error   none: on failure the thread stays where it is
 inline void leave_processor(int cpu) noexcept {
   cpu_mask allowed(CPU_SETSIZE);
   if (allowed.data() == nullptr || sched_getaffinity(0, allowed.bytes(), allowed.data()) != 0) return;
