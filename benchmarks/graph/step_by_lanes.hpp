@@ -1,4 +1,5 @@
-// The same step cut by samples: each part of a batch on one thread, from its tokens to the gradient of its rows.
+// The same step cut by samples: each part of a batch on one thread, from its tokens to the gradient of its
+// rows.
 #pragma once
 
 #include <memory>

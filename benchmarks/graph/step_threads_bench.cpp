@@ -1,6 +1,6 @@
 // DLRM's step cut by samples on two threads of a thread_pool, over one thread.
 //
-//   step/threads/batch:1 ... batch:8192    speedup: the time on one thread, of the same step or of the whole batch
+//   step/threads/batch:1 ... batch:8192    speedup: the time on one thread, of the same step or of the batch
 //                                          verb by verb, whichever takes less, over the time on two
 //
 // Small steps have one part and run on one thread; the floor of a large one is half of its time.

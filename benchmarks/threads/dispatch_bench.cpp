@@ -1,10 +1,11 @@
-// What a call of a pool costs beside the work that it shares: two pieces, with serial work between the calls as in
-// a step.
+// What a call of a pool costs beside the work that it shares: two pieces, with serial work between the calls
+// as in a step.
 //
-//   threads/dispatch/gap:0 ... gap:1000   of_piece: the time of a call with two pieces of 20 us over that of one piece;
+//   threads/dispatch/gap:0 ... gap:1000   of_piece: the time of a call with two pieces of 20 us over that of
+//                                         one piece;
 //                                         over_best: the best of the other pools over ours
-//   threads/idle                          processor time of the process while its pool has nothing to do, from 1 ms
-//                                         after the last call, per second
+//   threads/idle                          processor time of the process while its pool has nothing to do,
+//                                         from 1 ms after the last call, per second
 //   threads/lines                         a line that two threads write in turn: the time of a round trip
 //
 // Each pool is measured by itself: others have gone to sleep, since a thread that polls takes a processor.

@@ -110,7 +110,8 @@ class dlrm {
     }
     return stack_backward(on, bottom_, *mine.bottom, bottom_gradient, deeprec::compute_input_gradient::no);
   }
-  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at once.
+  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at
+  /// once.
   void settle() {
     for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
   }

@@ -85,7 +85,8 @@ class logistic_regression {
     if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, at.gradient); !s) return s;
     return stack_backward(on, linear_, *mine.linear, at.gradient, deeprec::compute_input_gradient::no);
   }
-  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at once.
+  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at
+  /// once.
   void settle() {
     for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
   }

@@ -123,7 +123,8 @@ class wide_deep {
     }
     return {};
   }
-  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at once.
+  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at
+  /// once.
   void settle() {
     for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
   }

@@ -1,6 +1,7 @@
 // How the batches of a feed become steps of a model.
 //
-//   by lanes         parts of at most 128 samples, each on one thread from its lookup to the gradient of its rows;
+//   by lanes         parts of at most 128 samples, each on one thread from its lookup to the gradient of its
+//                    rows;
 //                    then one update: the default
 //   whole            read ──> look up, compute, update              reading ahead in a thread of its own
 //   in parts         look up of part m + 1 beside compute of part m, then one update
@@ -11,7 +12,8 @@
 //
 //   begin(rows, step)               room for a batch
 //   look_up(batch, step)            rows of the batch's ids, from the tables; look_up_part() of some samples
-//   forward, backward(batch, step)  of a batch, or with a pass of its own of a part: logits(), and the gradients of all weights; no table is read or written
+//   forward, backward(batch, step)  of a batch, or with a pass of its own of a part: logits(), and the
+//                                   gradients of all weights; no table is read or written
 //   step_stacks(), update_rows(batch, step)
 #pragma once
 
@@ -137,7 +139,8 @@ class step_in_parts {
   stopwatch* watch_ = nullptr;
 };
 
-/// A step whose batch is cut into parts, each of which one thread takes from its lookup to the gradient of its rows.
+/// A step whose batch is cut into parts, each of which one thread takes from its lookup to the gradient of
+/// its rows.
 template <class Model>
 class step_by_lanes {
  public:

@@ -1,5 +1,5 @@
-// Every order in which a few threads can share a call of a thread_pool, under weak memory; and each access that
-// is stronger than relaxed, weakened alone, is caught.
+// Every order in which a few threads can share a call of a thread_pool, under weak memory; and each access
+// that is stronger than relaxed, weakened alone, is caught.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -208,8 +208,8 @@ TEST_CASE("bulk_board: each access stronger than relaxed is needed by some scena
     std::printf("  %-30s caught by: %s\n", name, by.empty() ? "NOTHING" : by.c_str());
     CHECK_MESSAGE(!by.empty(), std::string(name) << ": no scenario sees it");
   }
-  // No other in the source but the two of the slots' owners: what these order is plain memory of the board, which
-  // the thread sanitizer watches when several threads call.
+  // No other in the source but the two of the slots' owners: what these order is plain memory of the board,
+  // which the thread sanitizer watches when several threads call.
   std::ifstream in(file);
   REQUIRE_MESSAGE(in.good(), file);
   const std::string text((std::istreambuf_iterator<char>(in)), {});

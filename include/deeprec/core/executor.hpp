@@ -56,8 +56,8 @@ concept TaskExecutor =
       { executor.post(task, stop, handle) } -> std::convertible_to<status>;
     };
 
-/// While it exists, idle threads of the executor poll for work: around the verbs of a step, whose serial parts
-/// are shorter than it takes to wake a thread. Nothing for an executor without stay_awake().
+/// While it exists, idle threads of the executor poll for work: around the verbs of a step, whose serial
+/// parts are shorter than it takes to wake a thread. Nothing for an executor without stay_awake().
 ///
 ///   const awake scope(pool);
 ///

@@ -32,8 +32,8 @@ struct kernel_tuning {
   index_t least_rows_ahead = 8;  ///< for rows of many lines
   index_t most_rows_ahead = 32;  ///< for rows of few: a first-level TLB holds 64 pages
   index_t update_lines_ahead = 256;
-  /// The cache that rows are fetched into: 1 the first level, 2 the second, where the first accepts few misses at a
-  /// time.
+  /// The cache that rows are fetched into: 1 the first level, 2 the second, where the first accepts few
+  /// misses at a time.
   index_t prefetch_level = 2;
 
   // Caches.

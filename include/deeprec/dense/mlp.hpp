@@ -192,7 +192,8 @@ class mlp {
   /// Gradient of the input (B,I), after a backward pass that computed it.
   [[nodiscard]] matrix_view<const float> input_gradient() const noexcept { return own_.input_gradient(); }
 
-  /// The stack's own activations and gradients: those of forward() and backward() without a pass, and of step().
+  /// The stack's own activations and gradients: those of forward() and backward() without a pass, and of
+  /// step().
   [[nodiscard]] mlp_pass& own_pass() noexcept { return own_; }
   /// Activations and gradients apart from the stack's own: passes over parts of a batch on several threads.
   ///

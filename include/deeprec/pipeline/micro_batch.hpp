@@ -4,7 +4,7 @@
 //   by resources                                                  by lanes
 //   0   lookup 0 | lookup 1 | lookup 2 |                          lookup 0 tower 0 | lookup 1 tower 1
 //   1            | tower 0  | tower 1  | tower 2  |               lookup 2 tower 2 | lookup 3 tower 3
-//   then, once: tower's step, the rows' update                    each lane on one thread: three barriers a step
+//   then, once: tower's step, the rows' update                    each lane on one thread: three barriers
 //
 //   micro_batch step(4);                                   parts are views: chunk.of(bags), chunk.of(labels)
 //   step.stage("lookup", 0, [&](const micro_chunk& chunk) { ... });
@@ -88,8 +88,9 @@ class micro_batch {
     if (chunks < 1)
       refuse(status(errc::invalid_value, "micro_batch: chunks must be at least 1", {.is = chunks}));
   }
-  /// Every part runs all of its stages on one thread: what they leave for each other stays in a core's caches, and
-  /// nobody waits between them. Resources are ignored. Parts and bits depend on the number of samples alone.
+  /// Every part runs all of its stages on one thread: what they leave for each other stays in a core's
+  /// caches, and nobody waits between them. Resources are ignored. Parts and bits depend on the number of
+  /// samples alone.
   ///
   /// @error   none here; run() returns invalid_value for a member of `lanes` below 1
   explicit micro_batch(const micro_lanes& lanes, loss_reduction reduction = loss_reduction::mean)
@@ -169,17 +170,17 @@ class micro_batch {
     add_sum<detail::overwritten_gradient<std::decay_t<Gradient>>>(of_stage, std::forward<Gradient>(gradient));
   }
 
-  /// The same by lanes: each part overwrites the gradient of its lane. The parts' gradients, multiplied by their
-  /// weights, are summed in a tree that depends on their number alone.
+  /// The same by lanes: each part overwrites the gradient of its lane. The parts' gradients, multiplied by
+  /// their weights, are summed in a tree that depends on their number alone.
   ///
   /// @param gradient  of a micro_chunk: the matrix_view<float> that its stage overwrites, one for each lane
   /// @param into      takes nothing, returns the matrix_view<float> that takes the sum
-  /// @numerics float; |err| <= (log2(C) + 2) u sum |weight * gradient| over C parts, besides the differences of the
-  ///           parts' own sums; the same bits for any number of threads
+  /// @numerics float; |err| <= (log2(C) + 2) u sum |weight * gradient| over C parts, besides the differences
+  ///           of the parts' own sums; the same bits for any number of threads
   /// @cost     O(gradient) for each part; memory for the parts that wait for a neighbour, in the first run
   /// @threads  one at a time, not during run(); the callables are called by the threads of the lanes
-  /// @error    none here; run() returns invalid_value for a stage that does not exist, unsupported where parts
-  ///           run by resources
+  /// @error    none here; run() returns invalid_value for a stage that does not exist, unsupported where
+  ///           parts run by resources
   template <class Gradient, class Into>
   void sum_gradient(std::string_view of_stage, Gradient&& gradient, Into&& into) {
     if (!lanes_) {
@@ -237,15 +238,15 @@ class micro_batch {
   /// Trains one batch: all stages of all parts, then all updates.
   ///
   /// @param samples  B: of every value that the stages split
-  /// @pre     no stage calls run(). By resources: the executor runs a task for each resource but the first, beside
-  ///          others; it is that of the run before, or that one was destroyed, or a fork() came between. It may be
-  ///          destroyed before this
+  /// @pre     no stage calls run(). By resources: the executor runs a task for each resource but the first,
+  ///          beside others; it is that of the run before, or that one was destroyed, or a fork() came
+  ///          between. It may be destroyed before this
   /// @post    an empty batch: no stage and no update has been called. On an error of a stage no variable has
   ///          been updated; on one of an update, those before it have been
   /// @numerics independent of the timing: sums and updates have a fixed order
-  /// @cost    by resources the first run, and the first with another executor, posts a task for each resource but
-  ///          0, which sleep between runs until the destructor; by lanes one parallel_for, and one for each
-  ///          gradient. Later ones allocate nothing
+  /// @cost    by resources the first run, and the first with another executor, posts a task for each resource
+  ///          but 0, which sleep between runs until the destructor; by lanes one parallel_for, and one for
+  ///          each gradient. Later ones allocate nothing
   /// @threads one at a time
   /// @error   check(); the status of the stage or update that failed first, which report() names; an
   ///          exception is rethrown here. stopped by the token, with no variable updated; invalid_value for a

@@ -32,8 +32,8 @@ struct micro_chunk {
   index_t count = 0;
   /// Of the part's gradient in that of the batch: count / B where the loss is a mean, 1 where it is a sum.
   float weight = 1;
-  /// By lanes: parts of one lane never run at once. Which lane a part is given depends on timing. By resources
-  /// each part is a lane of its own.
+  /// By lanes: parts of one lane never run at once. Which lane a part is given depends on timing. By
+  /// resources each part is a lane of its own.
   index_t lane = 0;
 
   /// This part of a value, as a view.

@@ -1,6 +1,7 @@
 // The update kernels, compiled once for each region. No include guard: see update_kernels.hpp.
 
-// Prefetches the lines of [begin, begin + bytes), up to eight by instructions of their own: see row_lines::each.
+// Prefetches the lines of [begin, begin + bytes), up to eight by instructions of their own: one that moves
+// along a row sets off the prefetchers for fixed strides, which fetch the lines behind the row.
 DEEPREC_INLINE void fetch_bytes(const void* begin, index_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
   const auto* line = first - (reinterpret_cast<std::uintptr_t>(first) & 63);

@@ -65,8 +65,8 @@ inline void pin_this_thread(int cpu) noexcept {
   sched_setaffinity(0, mask.bytes(), mask.data());  // on failure the thread stays unpinned
 }
 
-/// Moves this thread to another processor that it may run on; it may run on this one again afterwards. Nothing where
-/// there is no other.
+/// Moves this thread to another processor that it may run on; it may run on this one again afterwards.
+/// Nothing where there is no other.
 ///
 /// @cost    three system calls
 /// @threads reentrant

@@ -226,9 +226,9 @@ class bulk_board {
     }
   }
 
-  // A caller that got no help: a worker may wait for the processor that the caller keeps busy, since Linux wakes a
-  // thread where it ran last even beside an idle processor, and moves it some milliseconds later. It is let in, and
-  // sees which processor it has to leave.
+  // A caller that got no help: a worker may wait for the processor that the caller keeps busy, since Linux
+  // wakes a thread where it ran last even beside an idle processor, and moves it some milliseconds later. It
+  // is let in, and sees which processor it has to leave.
   void call_over_helpers() noexcept {
     const auto order = Atomics::at(access::statistic, std::memory_order_relaxed);
     if (unhelped_.fetch_add(1, order) % 4 != 3) return;
@@ -265,8 +265,9 @@ class bulk_board {
         s.state.fetch_sub(1, Atomics::at(access::bulk_leave, std::memory_order_release));
     if (inside(before) == 1 && (before & caller_sleeps) != 0) Atomics::wake(s.state, 1);
   }
-  // By every thread of the call that finds no piece left. Who took the last one may be late; and the caller has to
-  // know of all workers inside before it counts them: it has changed the word, or seen it closed by one of them.
+  // By every thread of the call that finds no piece left. Who took the last one may be late; and the caller
+  // has to know of all workers inside before it counts them: it has changed the word, or seen it closed by
+  // one of them.
   void close(int at) noexcept {
     slot& s = slots_[static_cast<std::size_t>(at)];
     // relaxed, as all of them are of the one order of the word's changes

@@ -74,10 +74,10 @@ class overwritten_gradient final : public chunk_sum {
   std::conditional_t<is_matrix_view<value_type>, std::vector<float>, value_type> sum_{};
 };
 
-/// Each chunk overwrites the gradient of its lane. The sum is a tree over the chunks: whoever brings the second of
-/// two neighbours adds them, and goes on with the sum.
+/// Each chunk overwrites the gradient of its lane. The sum is a tree over the chunks: whoever brings the
+/// second of two neighbours adds them, and goes on with the sum.
 ///
-///   0   1   2   3   4      chunks of one thread are neighbours: most sums are of what is in its core's caches
+///   0   1   2   3   4      chunks of one thread are neighbours: most sums are in its caches
 ///    \ /     \ /    |
 ///      \    /       |      a + b has the bits of b + a, so nothing depends on who came first
 ///        ---------- root
