@@ -4,8 +4,8 @@
 //   threads/dispatch/gap:0 ... gap:1000   of_piece: the time of a call with two pieces of 20 us over that of
 //                                         one piece;
 //                                         over_best: the best of the other pools over ours
-//   threads/idle                          processor time of the process while its pool has nothing to do,
-//                                         from 1 ms after the last call, per second
+//   threads/idle                          processor time of a pool's threads while it has nothing to do, from
+//                                         1 ms after the last call, per second
 //   threads/lines                         a line that two threads write in turn: the time of a round trip
 //
 // Each pool is measured by itself: others have gone to sleep, since a thread that polls takes a processor.
@@ -109,10 +109,12 @@ void dispatch(benchmark::State& state, const std::string& name, double gap_us) {
   }
 }
 
+/// Processor time of all threads but this one.
 double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  timespec all{}, own{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &own);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &all);
+  return static_cast<double>(all.tv_sec - own.tv_sec) + 1e-9 * static_cast<double>(all.tv_nsec - own.tv_nsec);
 }
 
 void idle(benchmark::State& state, const std::string& name) {

@@ -29,7 +29,14 @@ struct dlrm_options {
   }
 };
 
-class dlrm {
+/// What a pass over a batch, or over a part of one, needs besides the weights.
+struct dlrm_pass {
+  deeprec::mlp_pass *bottom = nullptr, *top = nullptr;
+  std::vector<deeprec::mlp_pass> own{};  // where they are not the stacks'
+  std::vector<float> crossed{}, bottom_gradient{}, slope{};
+};
+
+class dlrm : public whole_passes<dlrm, dlrm_pass> {
  public:
   static constexpr const char* name = "dlrm";
   static constexpr id_order ids = id_order::by_slot;
@@ -46,7 +53,10 @@ class dlrm {
                 o.precision),
         top_(with_ends(interaction_width(slots + 1, o.width), o.top, 1), deeprec::mlp_output::linear,
              deeprec::counter_rng(seed), deeprec::weight_init::he, 200, std::pmr::get_default_resource(),
-             o.precision) {}
+             o.precision) {
+    whole_.bottom = &bottom_.own_pass();
+    whole_.top = &top_.own_pass();
+  }
   dlrm(const dlrm&) = delete;  // its features refer to its table
   dlrm& operator=(const dlrm&) = delete;
 
@@ -73,12 +83,7 @@ class dlrm {
     return features_.look_up(on, batch.by_slot, at.pooled);
   }
 
-  /// What a pass over a batch, or over a part of one, needs besides the weights.
-  struct pass {
-    deeprec::mlp_pass *bottom, *top;
-    std::vector<deeprec::mlp_pass> own;  // where they are not the stacks'
-    std::vector<float> crossed, bottom_gradient, slope;
-  };
+  using pass = dlrm_pass;
   [[nodiscard]] pass make_pass() const {
     pass made{};
     made.own.push_back(bottom_.make_pass());
@@ -110,19 +115,8 @@ class dlrm {
     }
     return stack_backward(on, bottom_, *mine.bottom, bottom_gradient, deeprec::compute_input_gradient::no);
   }
-  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at
-  /// once.
-  void settle() {
-    for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
-  }
-  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
-    settle();
-    return forward(on, whole_, batch, at);
-  }
-  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
-    return backward(on, whole_, batch, at);
-  }
-  [[nodiscard]] matrix_view<const float> logits() const { return logits(whole_); }
+  using whole_passes::backward;
+  using whole_passes::forward;
   [[nodiscard]] deeprec::adagrad stack_optimizer() const {
     return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
   }
@@ -176,7 +170,6 @@ class dlrm {
   table_type table_;  // of all slots
   slot_features features_;
   stack_type bottom_, top_;
-  pass whole_{&bottom_.own_pass(), &top_.own_pass(), {}, {}, {}, {}};
 };
 
 /// @param model, tables  outlive the graph

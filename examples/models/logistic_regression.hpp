@@ -22,7 +22,15 @@ struct lr_options {
   void for_each_size(Visit&&) {}
 };
 
-class logistic_regression {
+/// What a pass over a batch, or over a part of one, needs besides the weights.
+struct lr_pass {
+  deeprec::mlp_pass* linear = nullptr;
+  std::vector<deeprec::mlp_pass> own{};  // where it is not the stack's
+  std::vector<float> logits_memory{};
+  matrix_view<const float> logits{};
+};
+
+class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
  public:
   static constexpr const char* name = "lr";
   static constexpr id_order ids = id_order::by_row;
@@ -34,6 +42,7 @@ class logistic_regression {
         table_(make_table(on, first_row.back(), 1)),
         linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed),
                 deeprec::weight_init::he, 0, std::pmr::get_default_resource(), o.precision) {
+    whole_.linear = &linear_.own_pass();
     std::memset(linear_.parameters().data_handle(), 0,
                 static_cast<std::size_t>(linear_.parameters().extent(1)) * sizeof(float));
   }
@@ -58,13 +67,7 @@ class logistic_regression {
     return look_up_sums(on, table_.view(), batch.by_row, at.sums);
   }
 
-  /// What a pass over a batch, or over a part of one, needs besides the weights.
-  struct pass {
-    deeprec::mlp_pass* linear;
-    std::vector<deeprec::mlp_pass> own;  // where it is not the stack's
-    std::vector<float> logits_memory;
-    matrix_view<const float> logits;
-  };
+  using pass = lr_pass;
   [[nodiscard]] pass make_pass() const {
     pass made{};
     made.own.push_back(linear_.make_pass());
@@ -85,19 +88,8 @@ class logistic_regression {
     if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, at.gradient); !s) return s;
     return stack_backward(on, linear_, *mine.linear, at.gradient, deeprec::compute_input_gradient::no);
   }
-  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at
-  /// once.
-  void settle() {
-    for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
-  }
-  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
-    settle();
-    return forward(on, whole_, batch, at);
-  }
-  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
-    return backward(on, whole_, batch, at);
-  }
-  [[nodiscard]] matrix_view<const float> logits() const { return logits(whole_); }
+  using whole_passes::backward;
+  using whole_passes::forward;
   [[nodiscard]] deeprec::adagrad stack_optimizer() const {
     return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
   }
@@ -143,7 +135,6 @@ class logistic_regression {
   lr_options options_;
   table_type table_;
   stack_type linear_;
-  pass whole_{&linear_.own_pass(), {}, {}, {}};
 };
 
 /// @param model, tables  outlive the graph

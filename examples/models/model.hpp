@@ -22,6 +22,33 @@ inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t
   return {memory.data(), rows, columns};
 }
 
+/// The passes of a model over whole batches, with the activations and gradients that are its stacks' own: a
+/// Model has forward, backward and logits with a pass, and for_each_stack.
+template <class Model, class Pass>
+class whole_passes {
+ public:
+  /// Declares that from now on only steps write to the weights: before passes, which several threads may make
+  /// at once.
+  void settle() {
+    self().for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
+  }
+  template <class Batch, class Step>
+  [[nodiscard]] status forward(const step_context& on, const Batch& batch, Step& at) {
+    return self().forward(on, whole_, batch, at);
+  }
+  template <class Batch, class Step>
+  [[nodiscard]] status backward(const step_context& on, const Batch& batch, Step& at) {
+    return self().backward(on, whole_, batch, at);
+  }
+
+ protected:
+  explicit whole_passes() = default;
+  Pass whole_{};
+
+ private:
+  Model& self() { return static_cast<Model&>(*this); }
+};
+
 /// Sizes of a stack with these hidden layers.
 inline std::vector<index_t> with_ends(index_t first, std::vector<index_t> sizes, index_t last) {
   sizes.insert(sizes.begin(), first);

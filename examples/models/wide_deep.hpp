@@ -30,7 +30,15 @@ struct wide_deep_options {
   }
 };
 
-class wide_deep {
+/// What a pass over a batch, or over a part of one, needs besides the weights.
+struct wide_deep_pass {
+  deeprec::mlp_pass* stack = nullptr;
+  std::vector<deeprec::mlp_pass> own{};  // where it is not the stack's
+  std::vector<float> logits_memory{}, slope{};
+  matrix_view<const float> logits{};
+};
+
+class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
  public:
   static constexpr const char* name = "wdl";
   static constexpr id_order ids = id_order::by_slot;
@@ -45,7 +53,9 @@ class wide_deep {
         deep_features_(deep_.view(), first_row),
         stack_(with_ends(dense_width + slots * o.width, o.top, 1), deeprec::mlp_output::linear,
                deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
-               o.precision) {}
+               o.precision) {
+    whole_.stack = &stack_.own_pass();
+  }
   wide_deep(const wide_deep&) = delete;  // its features refer to its table
   wide_deep& operator=(const wide_deep&) = delete;
 
@@ -84,13 +94,7 @@ class wide_deep {
                                   at.input.columns(dense_width, slots * options_.width));
   }
 
-  /// What a pass over a batch, or over a part of one, needs besides the weights.
-  struct pass {
-    deeprec::mlp_pass* stack;
-    std::vector<deeprec::mlp_pass> own;  // where it is not the stack's
-    std::vector<float> logits_memory, slope;
-    matrix_view<const float> logits;
-  };
+  using pass = wide_deep_pass;
   [[nodiscard]] pass make_pass() const {
     pass made{};
     made.own.push_back(stack_.make_pass());
@@ -123,19 +127,8 @@ class wide_deep {
     }
     return {};
   }
-  /// Declares that nobody writes to the weights but steps: before passes, which several threads may make at
-  /// once.
-  void settle() {
-    for_each_stack([](const char*, stack_type& stack) { stack.weights_settled(); });
-  }
-  [[nodiscard]] status forward(const step_context& on, const ctr_batch& batch, step& at) {
-    settle();
-    return forward(on, whole_, batch, at);
-  }
-  [[nodiscard]] status backward(const step_context& on, const ctr_batch& batch, step& at) {
-    return backward(on, whole_, batch, at);
-  }
-  [[nodiscard]] matrix_view<const float> logits() const { return logits(whole_); }
+  using whole_passes::backward;
+  using whole_passes::forward;
   [[nodiscard]] deeprec::adagrad stack_optimizer() const {
     return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
   }
@@ -196,7 +189,6 @@ class wide_deep {
   table_type wide_, deep_;
   slot_features wide_features_, deep_features_;  // of wide_, of deep_
   stack_type stack_;
-  pass whole_{&stack_.own_pass(), {}, {}, {}, {}};
 };
 
 /// @param model, tables  outlive the graph

@@ -38,6 +38,7 @@
 #include "ctr_rows.hpp"
 #include "models/ctr_data.hpp"
 #include "models/model.hpp"
+#include "models/step_by_lanes.hpp"
 #include "options.hpp"
 #include "stopwatch.hpp"
 
@@ -134,79 +135,6 @@ class step_in_parts {
   deeprec::executor_ref on_this_thread_{here_};
   deeprec::micro_batch<> step_;
   std::vector<part_state> parts_;
-  const ctr_batch* batch_ = nullptr;
-  typename Model::step* whole_ = nullptr;
-  stopwatch* watch_ = nullptr;
-};
-
-/// A step whose batch is cut into parts, each of which one thread takes from its lookup to the gradient of
-/// its rows.
-template <class Model>
-class step_by_lanes {
- public:
-  step_by_lanes(thread_pool& pool, Model& model) : pool_(&pool), on_pool_(pool), model_(&model) {
-    for (index_t k = 0; k < std::min<index_t>(by_.most, pool.processors()); ++k) {
-      lanes_.push_back({model.make_pass(), {}, {}, {}});
-    }
-    step_.stage("sample by sample", 0, [this](const deeprec::micro_chunk& chunk) { return of_part(chunk); });
-    model_->for_each_stack([this](const char* name, deeprec::mlp<>& stack) { step_.layer(name, stack); });
-    model_->for_each_gradient([this](const char*, auto of, auto sum) {
-      step_.sum_gradient(
-          "sample by sample",
-          [this, of](const deeprec::micro_chunk& chunk) { return of(lane_of(chunk).pass); }, sum);
-    });
-    step_.update("stacks", model_->stack_optimizer(), [this] {
-      watch_->lap(
-          part::backward);  // and the lookups and the forward passes: parts are at different ones at once
-      return model_->step_stacks(on_pool_);
-    });
-    step_.update("rows", model_->row_optimizer(),
-                 [this] { return model_->update_rows(on_pool_, *batch_, *whole_); });
-  }
-  step_by_lanes(const step_by_lanes&) = delete;
-  step_by_lanes& operator=(const step_by_lanes&) = delete;
-
-  /// @pre model.begin(batch.rows(), whole)
-  void train(const ctr_batch& batch, typename Model::step& whole, stopwatch& watch) {
-    if (deeprec::chunk_count(batch.rows(), by_) <= 1) {  // the same bits
-      ctr::train(on_pool_, *model_, batch, whole, watch).or_throw();
-      return;
-    }
-    batch_ = &batch;
-    whole_ = &whole;
-    watch_ = &watch;
-    model_->settle();
-    step_.run(*pool_, batch.rows()).or_throw();
-    watch.lap(part::update);
-  }
-
- private:
-  struct lane {
-    typename Model::pass pass;
-    ctr_batch batch;
-    std::optional<typename Model::step> step;
-    std::vector<slot_bags> by_slot;
-  };
-  lane& lane_of(const deeprec::micro_chunk& chunk) { return lanes_[static_cast<std::size_t>(chunk.lane)]; }
-  status of_part(const deeprec::micro_chunk& chunk) {
-    deeprec::inline_executor here;
-    deeprec::executor_ref on(here);
-    lane& some = lane_of(chunk);
-    some.batch = batch_->part(chunk, some.by_slot);
-    some.step.emplace(whole_->part(chunk));
-    if (const status s = model_->look_up_part(on, some.batch, *some.step); !s) return s;
-    if (const status s = model_->forward(on, some.pass, some.batch, *some.step); !s) return s;
-    const float share =
-        static_cast<float>(static_cast<double>(chunk.count) / static_cast<double>(batch_->rows()));
-    return model_->backward(on, some.pass, some.batch, *some.step, share);
-  }
-
-  thread_pool* pool_;
-  deeprec::executor_ref on_pool_;
-  Model* model_;
-  deeprec::micro_lanes by_;
-  deeprec::micro_batch<> step_{by_, deeprec::loss_reduction::sum};  // the share of a part is in its gradient
-  std::vector<lane> lanes_;
   const ctr_batch* batch_ = nullptr;
   typename Model::step* whole_ = nullptr;
   stopwatch* watch_ = nullptr;
@@ -355,7 +283,7 @@ template <stepped_by_hand Model>
 class by_hand<Model> {
  public:
   by_hand(thread_pool& pool, Model& model, const options& o) : pool_(&pool), model_(&model), options_(&o) {
-    if (o.micro_batch == 0 && o.stale_window == 0) by_lanes_.emplace(pool, model);
+    if (o.micro_batch == 0 && o.stale_window == 0) by_lanes_.emplace(deeprec::executor_ref(pool), model);
     if (o.micro_batch <= 1) return;
     using rows_are = typename step_in_parts<Model>::rows_are;
     in_parts_.emplace(pool, model, o.micro_batch,
@@ -368,6 +296,7 @@ class by_hand<Model> {
   deeprec::pipeline_statistics run(row_feed& feed, const ctr_tables& tables, std::atomic<index_t>& begun,
                                    const Over& over, const Trained& trained, stopwatch& watch) {
     const options& o = *options_;
+    model_->settle();
     if (o.stale_window > 0) {
       const auto stop = [&] { return over() || begun++ < 0; };
       return train_in_window(*pool_, feed, o.batch_size, tables, *model_, o.stale_window,
@@ -380,8 +309,9 @@ class by_hand<Model> {
                             watch.lap(part::read);
                             ++begun;
                             model_->begin(batch.rows(), step_);
-                            if (by_lanes_) {
-                              by_lanes_->train(batch, step_, watch);
+                            if (by_lanes_ && by_lanes_->shares(batch.rows())) {
+                              by_lanes_->train(batch, step_, [&] { watch.lap(part::backward); }).or_throw();
+                              watch.lap(part::update);
                             } else if (in_parts_) {
                               in_parts_->train(batch, step_, watch);
                             } else {

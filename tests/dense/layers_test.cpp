@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -7,6 +8,8 @@
 #include <memory_resource>
 #include <new>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <deeprec/dense/dot_interaction.hpp>
@@ -629,6 +632,60 @@ TEST_CASE("mlp: sizes alone are a stack of linear output, with the weights of a 
     CHECK(same_bits(got->parameters(), expected.parameters()));
   }
   CHECK_FALSE(same_bits(least.parameters(), seeded.parameters()));
+}
+
+TEST_CASE("mlp: passes on several threads have the bits of the stack's own, and other stacks' are refused") {
+  for (const gemm_storage hidden : {gemm_storage::f32, gemm_storage::bf16}) {
+    mlp<> stack({7, 6, 3}, mlp_output::relu, counter_rng(5), weight_init::he, 0,
+                std::pmr::get_default_resource(), {.hidden = hidden});
+    std::vector<float> x(13 * 7), g(13 * 3);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 11) / 8 - 0.5F;
+    for (std::size_t i = 0; i < g.size(); ++i) g[i] = static_cast<float>(i % 5) / 4 - 0.5F;
+    const matrix_view<const float> input(x.data(), 13, 7), gradient(g.data(), 13, 3);
+    inline_executor here;
+    REQUIRE(stack.forward(here, input).ok());
+    REQUIRE(stack.backward(here, gradient).ok());
+    const auto values = [](const auto& view) {
+      std::vector<float> all;
+      for (index_t i = 0; i < view.extent(0); ++i)
+        all.insert(all.end(), view.row(i), view.row(i) + view.extent(1));
+      return all;
+    };
+    const std::vector<float> output = values(stack.output()), of_weights = values(stack.gradients()),
+                             of_input = values(stack.input_gradient());
+    const mlp<>& shared = stack;
+    std::atomic<int> faults{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        inline_executor mine;
+        mlp_pass pass = shared.make_pass();
+        for (int again = 0; again < 20; ++again) {
+          const bool ok =
+              shared.forward(mine, pass, input).ok() && shared.backward(mine, pass, gradient).ok();
+          if (!ok || values(pass.output()) != output || values(pass.gradients()) != of_weights ||
+              values(pass.input_gradient()) != of_input) {
+            ++faults;
+          }
+        }
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    CHECK(faults == 0);
+    mlp_pass moved = shared.make_pass();
+    REQUIRE(moved.reserve(13).ok());
+    mlp_pass taken = std::move(moved);
+    CHECK(shared.forward(here, taken, input).ok());
+    CHECK(values(taken.output()) == output);
+
+    const mlp<> other({7, 5, 3});
+    mlp_pass foreign = other.make_pass();
+    CHECK(shared.forward(here, foreign, input).code() == errc::shape_mismatch);
+    CHECK(shared.backward(here, foreign, gradient).code() == errc::shape_mismatch);
+    const mlp<> same_sizes({7, 6, 3});
+    mlp_pass of_f32 = same_sizes.make_pass();
+    CHECK(shared.forward(here, of_f32, input).ok() == (hidden == gemm_storage::f32));
+  }
 }
 
 TEST_CASE("mlp: wrong shapes and a change of optimizer are statuses") {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -18,6 +19,7 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
+#include <deeprec/dense/mlp.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
@@ -30,6 +32,7 @@
 #include <deeprec/exec/trace_recorder.hpp>
 #include <deeprec/graph/step_program.hpp>
 #include <deeprec/optim/sgd.hpp>
+#include <deeprec/pipeline/micro_batch.hpp>
 
 #include "support/counted_new.hpp"
 #include "support/hashed_source.hpp"
@@ -340,4 +343,36 @@ TEST_CASE("n05: name_rows returns that memory was refused, and names the rows wh
     return std::pair(seen, thrown);
   });
   ::unlink(path.c_str());
+}
+
+TEST_CASE(
+    "micro_batch by lanes: a batch that was refused memory updates nothing, and the next one is whole") {
+  refuse_each([&] {
+    std::vector<float> of_lane(3), sum(3, -1);
+    int updates = 0;
+    micro_batch<> step(micro_lanes{.most = 2, .fewest = 1, .samples = 1}, loss_reduction::sum);
+    step.stage("count", 0, [&](const micro_chunk& chunk) {
+      of_lane = {1, static_cast<float>(chunk.number), static_cast<float>(chunk.number * chunk.number)};
+    });
+    step.sum_gradient(
+        "count", [&](const micro_chunk&) { return matrix_view<float>(of_lane.data(), 1, 3); },
+        [&] { return matrix_view<float>(sum.data(), 1, 3); });
+    step.update("v", sgd{}, [&] { ++updates; });
+    until_granted([&] { return step.run(here, 7); });
+    CHECK(updates == 1);  // a run that was refused has made none
+    return sum;
+  });
+}
+
+TEST_CASE("mlp: a pass that was refused room for a batch has it when it is called again") {
+  const mlp<> stack({5, 4, 2}, 7);
+  const std::vector<float> x(15, 0.5F), g(6, 1.0F);
+  refuse_each([&] {
+    std::optional<mlp_pass> pass;
+    until_granted([&] { pass.emplace(stack.make_pass()); });
+    until_granted([&] { return stack.forward(here, *pass, matrix_view<const float>(x.data(), 3, 5)); });
+    until_granted([&] { return stack.backward(here, *pass, matrix_view<const float>(g.data(), 3, 2)); });
+    const matrix_view<float> all = pass->gradients();
+    return std::vector<float>(all.data_handle(), all.data_handle() + all.extent(1));
+  });
 }

@@ -138,4 +138,28 @@ TEST_CASE("micro_batch: a batch allocates nothing after the first one") {
   CHECK(updates == 51);
 }
 
+TEST_CASE("micro_batch by lanes: a batch allocates nothing after the first one") {
+  thread_pool pool({.threads = 2, .oversubscribe = true});
+  micro_batch<> step(micro_lanes{.most = 2, .fewest = 1, .samples = 3});
+  float gradients[2][3] = {}, sum[3] = {};
+  int updates = 0;
+  step.stage("a", 0, [](const micro_chunk&) {});
+  step.sum_gradient(
+      "a", [&](const micro_chunk& chunk) { return matrix_view<float>(gradients[chunk.lane], 1, 3); },
+      [&] { return matrix_view<float>(sum, 1, 3); });
+  step.update("v", sgd{}, [&] { ++updates; });
+  // How many parts wait for a neighbour at once depends on timing: one for each level of the tree, and one
+  // for each lane, are soon there.
+  std::size_t of_late_batches = 1;
+  for (int round = 0; round < 100 && of_late_batches > 0; ++round) {
+    const std::size_t before = news.load();
+    for (int batch = 0; batch < 50; ++batch) {
+      if (!step.run(pool, 50)) ++updates;
+    }
+    of_late_batches = news.load() - before;
+  }
+  CHECK(of_late_batches == 0);
+  CHECK(updates % 50 == 0);
+}
+
 }  // namespace

@@ -68,15 +68,16 @@ template <class E>
 class [[nodiscard]] awake {
  public:
   explicit awake(E& executor) noexcept : executor_(&executor) {
-    if constexpr (requires { executor.stay_awake(); }) executor.stay_awake();
+    if constexpr (can_stay_awake) executor_->stay_awake();
   }
   awake(const awake&) = delete;
   awake& operator=(const awake&) = delete;
   ~awake() {
-    if constexpr (requires(E& e) { e.may_sleep(); }) executor_->may_sleep();
+    if constexpr (can_stay_awake) executor_->may_sleep();
   }
 
  private:
+  static constexpr bool can_stay_awake = requires(E& e) { e.stay_awake(), e.may_sleep(); };
   E* executor_;
 };
 

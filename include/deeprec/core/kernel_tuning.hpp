@@ -32,8 +32,8 @@ struct kernel_tuning {
   index_t least_rows_ahead = 8;  ///< for rows of many lines
   index_t most_rows_ahead = 32;  ///< for rows of few: a first-level TLB holds 64 pages
   index_t update_lines_ahead = 256;
-  /// The cache that rows are fetched into: 1 the first level, 2 the second, where the first accepts few
-  /// misses at a time.
+  /// The cache that summed rows of up to 256 bytes are fetched into: 1 the first level, 2 the second, where
+  /// the first accepts few misses at a time.
   index_t prefetch_level = 2;
 
   // Caches.
@@ -88,7 +88,7 @@ constexpr kernel_tuning tuning_for(index_t second_level, index_t third_level) no
   return made;
 }
 
-/// 1 where rows of any width were measured to arrive sooner in the first-level cache: AMD's family 26, Zen 5.
+/// 1 where sums of such rows were measured to be faster out of the first level: AMD's family 26, Zen 5.
 inline index_t default_prefetch_level() noexcept {
 #if DEEPREC_X86
   unsigned a = 0, b = 0, c = 0, d = 0;

@@ -218,22 +218,15 @@ class mlp {
   /// @error    shape_mismatch · out_of_memory · errors of gemm()
   template <class Context, class = detail::unit>
   [[nodiscard]] status forward(Context&& context_or_executor, matrix_view<const float> input) {
-    const auto ctx = detail::as_context(context_or_executor);
-    const detail::verb_call call(ctx, "mlp::forward");
-    if (!call) return call.stopped();
-    if (const status s =
-            detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)");
-        !s) {
-      return s;
-    }
     if (written_from_outside_) forget_casts();
-    return run_forward(ctx, own_, input);
+    return forward(context_or_executor, own_, input);
   }
   /// The same with the activations of a pass; the stack is only read.
   ///
-  /// @pre     pass is of this stack; where a writable view of the weights has been taken, weights_settled()
-  ///          was called after the last write
+  /// @pre     where a writable view of the weights has been taken, weights_settled() was called after the
+  ///          last write
   /// @threads one thread at a time for each pass, while the stack is not written to
+  /// @error   as above; shape_mismatch for the pass of a stack of other sizes
   template <class Context, class = detail::unit>
   [[nodiscard]] status forward(Context&& context_or_executor, mlp_pass& pass,
                                matrix_view<const float> input) const {
@@ -245,7 +238,23 @@ class mlp {
         !s) {
       return s;
     }
-    return run_forward(ctx, pass, input);
+    if (!pass.is_of(sizes_, precision_.hidden)) {
+      return {errc::shape_mismatch, "mlp::forward: pass must be of a stack with these sizes and storage"};
+    }
+    if (const status grown = pass.reserve(input.extent(0)); !grown) return grown;
+    pass.batch_ = input.extent(0);
+    pass.input_ = input;
+    for (int l = 0; l < layers(); ++l) {
+      const status done = pass.with_input(l, [&](const auto& x) {
+        return pass.with_activation(l + 1, [&](const auto& y) {
+          return linear_forward<Backends>(
+              detail::begun(ctx), x, *operands_[static_cast<std::size_t>(l)], bias(l), y,
+              {.math = math(l), .activation = rectified(l) ? gemm_activation::relu : gemm_activation::none});
+        });
+      });
+      if (!done) return done;
+    }
+    return {};
   }
 
   /// Computes all gradients from the gradient of the last forward pass's output.
@@ -260,15 +269,13 @@ class mlp {
   template <class Context, class = detail::unit>
   [[nodiscard]] status backward(Context&& context_or_executor, matrix_view<const float> output_gradient,
                                 compute_input_gradient wanted = compute_input_gradient::yes) {
-    const auto ctx = detail::as_context(context_or_executor);
-    const detail::verb_call call(ctx, "mlp::backward");
-    if (!call) return call.stopped();
-    return run_backward(ctx, own_, output_gradient, wanted);
+    return backward(context_or_executor, own_, output_gradient, wanted);
   }
   /// The same of the last forward pass with these activations; the stack is only read.
   ///
   /// @post    pass.gradients() and (if asked for) pass.input_gradient() are overwritten
   /// @threads as forward() with a pass
+  /// @error   as above; shape_mismatch for the pass of a stack of other sizes
   template <class Context, class = detail::unit>
   [[nodiscard]] status backward(Context&& context_or_executor, mlp_pass& pass,
                                 matrix_view<const float> output_gradient,
@@ -276,7 +283,32 @@ class mlp {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::verb_call call(ctx, "mlp::backward");
     if (!call) return call.stopped();
-    return run_backward(ctx, pass, output_gradient, wanted);
+    if (!pass.is_of(sizes_, precision_.hidden)) {
+      return {errc::shape_mismatch, "mlp::backward: pass must be of a stack with these sizes and storage"};
+    }
+    if (!detail::has_shape(output_gradient, pass.batch_, size(layers()))) {
+      return {errc::shape_mismatch, "mlp::backward: output_gradient must be (B,O)"};
+    }
+    matrix_view<const float> dy = output_gradient;
+    if (rectified(layers() - 1)) {
+      const matrix_view<float> dz = pass.delta_in(pass.deltas_, layers());
+      if (const status s = relu_backward(detail::begun(ctx), pass.output(), dy, dz); !s) return s;
+      dy = dz;
+    }
+    for (int l = layers() - 1; l >= 0; --l) {
+      const bool last = l == 0 && wanted == compute_input_gradient::no;
+      const matrix_view<float> dx = last ? matrix_view<float>{} : pass.delta_in(pass.deltas_, l);
+      const status done = pass.with_input(l, [&](const auto& x) {
+        linear_options options{.math = math(l)};
+        if (l > 0) options.input_mask = x;  // an output of ReLU
+        return linear_backward<Backends>(detail::begun(ctx), x, dy, *operands_[static_cast<std::size_t>(l)],
+                                         weights_in(pass.gradients_, l), bias_in(pass.gradients_, l), dx,
+                                         options);
+      });
+      if (!done) return done;
+      dy = dx;
+    }
+    return {};
   }
 
   /// Makes the state that step() of this kind of optimizer needs, zeroed, unless it exists.
@@ -384,50 +416,6 @@ class mlp {
   }
   void forget_casts() noexcept {
     for (const auto& w : operands_) w->changed();
-  }
-  template <class Context>
-  status run_forward(const Context& ctx, mlp_pass& pass, matrix_view<const float> input) const {
-    if (const status grown = pass.reserve(input.extent(0)); !grown) return grown;
-    pass.batch_ = input.extent(0);
-    pass.input_ = input;
-    for (int l = 0; l < layers(); ++l) {
-      const status done = pass.with_input(l, [&](const auto& x) {
-        return pass.with_activation(l + 1, [&](const auto& y) {
-          return linear_forward<Backends>(
-              detail::begun(ctx), x, *operands_[static_cast<std::size_t>(l)], bias(l), y,
-              {.math = math(l), .activation = rectified(l) ? gemm_activation::relu : gemm_activation::none});
-        });
-      });
-      if (!done) return done;
-    }
-    return {};
-  }
-  template <class Context>
-  status run_backward(const Context& ctx, mlp_pass& pass, matrix_view<const float> output_gradient,
-                      compute_input_gradient wanted) const {
-    if (!detail::has_shape(output_gradient, pass.batch_, size(layers()))) {
-      return {errc::shape_mismatch, "mlp::backward: output_gradient must be (B,O)"};
-    }
-    matrix_view<const float> dy = output_gradient;
-    if (rectified(layers() - 1)) {
-      const matrix_view<float> dz = pass.delta_in(pass.deltas_, layers());
-      if (const status s = relu_backward(detail::begun(ctx), pass.output(), dy, dz); !s) return s;
-      dy = dz;
-    }
-    for (int l = layers() - 1; l >= 0; --l) {
-      const bool last = l == 0 && wanted == compute_input_gradient::no;
-      const matrix_view<float> dx = last ? matrix_view<float>{} : pass.delta_in(pass.deltas_, l);
-      const status done = pass.with_input(l, [&](const auto& x) {
-        linear_options options{.math = math(l)};
-        if (l > 0) options.input_mask = x;  // an output of ReLU
-        return linear_backward<Backends>(detail::begun(ctx), x, dy, *operands_[static_cast<std::size_t>(l)],
-                                         weights_in(pass.gradients_, l), bias_in(pass.gradients_, l), dx,
-                                         options);
-      });
-      if (!done) return done;
-      dy = dx;
-    }
-    return {};
   }
   template <class Floats>
   [[nodiscard]] auto weights_in(Floats& all, int l) const noexcept {

@@ -32,6 +32,8 @@ class mlp;
 ///          allows it
 class mlp_pass {
  public:
+  mlp_pass(mlp_pass&&) noexcept = default;  // views stay valid
+  mlp_pass& operator=(mlp_pass&&) = default;
   /// Output of the last forward pass (B,O).
   [[nodiscard]] matrix_view<const float> output() const noexcept { return output_in(activations_); }
   /// Gradient of the input (B,I), after a backward pass that computed it.
@@ -84,6 +86,9 @@ class mlp_pass {
         activations_(other.activations_, memory),
         deltas_(other.deltas_, memory) {}
 
+  [[nodiscard]] bool is_of(const std::vector<index_t>& sizes, gemm_storage hidden) const noexcept {
+    return sizes_ == sizes && hidden_ == hidden;
+  }
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(sizes_.size()) - 1; }
   [[nodiscard]] index_t size(int i) const noexcept { return sizes_[static_cast<std::size_t>(i)]; }
   [[nodiscard]] index_t columns_before(int i) const noexcept {

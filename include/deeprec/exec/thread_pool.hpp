@@ -102,6 +102,8 @@ struct thread_pool_options {
 /// Bulk and task executor. A child that fork() made has none of the threads of a pool that it inherits: calls
 /// that need one are refused there, and the destructor leaves threads, locks and tasks alone.
 ///
+/// A worker that finds itself on its caller's processor narrows its affinity mask for a moment, to leave it.
+///
 /// @threads parallel_for and post may be called from any thread, from bodies and tasks as well
 /// @error   the constructor throws std::system_error when the system refuses a thread, after joining those it
 ///          started (without exceptions: ends the program)

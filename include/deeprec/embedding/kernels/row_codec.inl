@@ -34,7 +34,7 @@ struct row_lines {
   // not known; else all, since no predictor learns a branch that depends on the address of a random row.
   std::uintptr_t bits;
   bool first_level;  // kernel_tuning::prefetch_level is 1, and the range is not long
-  // As many rows ahead as a bag needs, of more lines each, drive each other out of the first-level cache.
+  // Longer rows were not faster out of the first level (docs/adr/0011-prefetch-distance.md).
   static constexpr index_t first_level_bytes = 256;
 
   template <class Args>
@@ -67,7 +67,7 @@ struct row_lines {
     __builtin_prefetch(from, 0, 2);
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) __builtin_prefetch(from + bytes - 1, 0, 2);
   }
-  // The same for rows that are summed: short ones into the cache that the tuning names.
+  // Of rows that are summed: short ones go into the cache that the tuning names.
   DEEPREC_INLINE void prefetch_summed(const std::byte* row) const {
     first_level ? each(row, prefetch_line<3>{}) : each(row, prefetch_line<2>{});
   }

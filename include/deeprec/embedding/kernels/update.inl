@@ -1,15 +1,20 @@
 // The update kernels, compiled once for each region. No include guard: see update_kernels.hpp.
 
-// Prefetches the lines of [begin, begin + bytes), up to eight by instructions of their own: one that moves
-// along a row sets off the prefetchers for fixed strides, which fetch the lines behind the row.
+// Prefetches the lines of [begin, begin + bytes). Of long rows up to eight by instructions of their own: one
+// that moves along a row sets off the prefetchers for fixed strides, which fetch the lines behind the row.
+// For short ones the comparisons cost more than that.
 DEEPREC_INLINE void fetch_bytes(const void* begin, index_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
   const auto* line = first - (reinterpret_cast<std::uintptr_t>(first) & 63);
+  if (bytes <= 192) {
+    for (; line < first + bytes; line += 64) __builtin_prefetch(line, 0, 2);
+    return;
+  }
   const index_t left = bytes + (first - line);
   __builtin_prefetch(line, 0, 2);
-  if (left > 64) __builtin_prefetch(line + 64, 0, 2);
-  if (left > 128) __builtin_prefetch(line + 128, 0, 2);
-  if (left > 192) __builtin_prefetch(line + 192, 0, 2);
+  __builtin_prefetch(line + 64, 0, 2);
+  __builtin_prefetch(line + 128, 0, 2);
+  __builtin_prefetch(line + 192, 0, 2);
   if (left > 256) __builtin_prefetch(line + 256, 0, 2);
   if (left > 320) __builtin_prefetch(line + 320, 0, 2);
   if (left > 384) __builtin_prefetch(line + 384, 0, 2);

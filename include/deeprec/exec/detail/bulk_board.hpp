@@ -237,13 +237,12 @@ class bulk_board {
     called_over_.store(now, order);
     shared_processor_.store(Polling::processor(), order);
     Atomics::yield();
+    shared_processor_.store(-1, order);  // who was not let in does not share it
   }
   void leave_shared_processor() noexcept {
     const auto order = Atomics::at(access::statistic, std::memory_order_relaxed);
     const int shared = shared_processor_.load(order);
-    if (shared < 0 || shared != Polling::processor()) return;
-    shared_processor_.store(-1, order);
-    Polling::leave(shared);
+    if (shared >= 0 && shared == Polling::processor()) Polling::leave(shared);
   }
 
   bool join(slot& s) noexcept {
@@ -348,6 +347,7 @@ class bulk_board {
     polling_.fetch_sub(1, Atomics::at(access::looked_at, std::memory_order_relaxed));
     return found;
   }
+
   const int workers_, helpers_;
   const nanoseconds spin_;
   std::array<slot, Slots> slots_;
