@@ -47,7 +47,8 @@ class step_by_lanes {
       if (parts_ended_) parts_ended_();
       return model_->step_stacks(on_);
     });
-    step_.update("rows", model_->row_optimizer(), [this] { return model_->update_rows(on_, *batch_, *whole_); });
+    step_.update("rows", model_->row_optimizer(),
+                 [this] { return model_->update_rows(on_, *batch_, *whole_); });
   }
   step_by_lanes(const step_by_lanes&) = delete;
   step_by_lanes& operator=(const step_by_lanes&) = delete;

@@ -370,8 +370,10 @@ TEST_CASE("mlp: a pass that was refused room for a batch has it when it is calle
   refuse_each([&] {
     std::optional<mlp_pass> pass;
     until_granted([&] { pass.emplace(stack.make_pass()); });
-    until_granted([&] { return stack.forward(here, *pass, matrix_view<const float>(x.data(), 3, 5)); });
-    until_granted([&] { return stack.backward(here, *pass, matrix_view<const float>(g.data(), 3, 2)); });
+    until_granted(
+        [&] { return pass->reserve(3); });  // oneDNN ends the program where its own memory is refused
+    REQUIRE(stack.forward(here, *pass, matrix_view<const float>(x.data(), 3, 5)).ok());
+    REQUIRE(stack.backward(here, *pass, matrix_view<const float>(g.data(), 3, 2)).ok());
     const matrix_view<float> all = pass->gradients();
     return std::vector<float>(all.data_handle(), all.data_handle() + all.extent(1));
   });
