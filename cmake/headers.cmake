@@ -289,10 +289,12 @@ set(DEEPREC_HEADERS
     include/deeprec/optim/steps.hpp
     include/deeprec/optim/wrappers.hpp
     include/deeprec/pipeline/depth_controller.hpp
+    include/deeprec/pipeline/detail/as_status.hpp
     include/deeprec/pipeline/detail/chunk_schedule.hpp
     include/deeprec/pipeline/detail/chunk_sum.hpp
     include/deeprec/pipeline/detail/edge.hpp
     include/deeprec/pipeline/detail/item_types.hpp
+    include/deeprec/pipeline/detail/lane_shares.hpp
     include/deeprec/pipeline/detail/run.hpp
     include/deeprec/pipeline/detail/segment.hpp
     include/deeprec/pipeline/detail/type_name.hpp

@@ -1,5 +1,5 @@
-// A step of a click model cut by samples: each part of a batch on one thread, from its lookup to the gradient of
-// its rows; then one update for the batch.
+// A step of a click model cut by samples: each part of a batch on one thread, from its lookup to the gradient
+// of its rows; then one update for the batch.
 //
 //   step_by_lanes<dlrm> lanes(on, model);
 //   if (lanes.shares(batch.rows())) lanes.train(batch, whole).or_throw();

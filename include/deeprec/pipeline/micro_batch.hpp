@@ -49,8 +49,10 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/pipeline/detail/as_status.hpp>
 #include <deeprec/pipeline/detail/chunk_schedule.hpp>
 #include <deeprec/pipeline/detail/chunk_sum.hpp>
+#include <deeprec/pipeline/detail/lane_shares.hpp>
 #include <deeprec/pipeline/detail/type_name.hpp>
 #include <deeprec/pipeline/micro_chunk.hpp>
 #include <deeprec/staging/atomics.hpp>
@@ -132,7 +134,8 @@ class micro_batch {
       resource = 0;
     }
     resources_ = (std::max)(resources_, resource + 1);
-    stages_.emplace_back(std::move(name), resource, as_status<const micro_chunk&>(std::forward<Work>(work)));
+    stages_.emplace_back(std::move(name), resource,
+                         detail::as_status<const micro_chunk&>(std::forward<Work>(work)));
   }
 
   /// Declares a layer that the stages run.
@@ -222,7 +225,7 @@ class micro_batch {
     for (const auto& other : updates_) {
       if (other.name == name) refuse(named("micro_batch::update: a variable must have one update", name));
     }
-    updates_.push_back({std::move(name), as_status<>(std::forward<Step>(step))});
+    updates_.push_back({std::move(name), detail::as_status<>(std::forward<Step>(step))});
   }
 
   /// The first error of the declarations.
@@ -277,7 +280,7 @@ class micro_batch {
               (std::min)({lanes_->most, chunks_, index_t{(std::max)(1, detail::threads_at_once(on))}});
           if (const status s = begin_lanes(lanes); !s) return s;
           on.parallel_for(lanes, index_t{1}, [&](index_t begin, index_t end, int) {
-            for (index_t lane = begin; lane < end; ++lane) run_lane(lane, lanes);
+            for (index_t lane = begin; lane < end; ++lane) run_lane(lane);
           });
         }
         return finish_batch(on);
@@ -341,33 +344,20 @@ class micro_batch {
   }
   status begin_lanes(index_t lanes) {
     return detail::or_out_of_memory("micro_batch::run", [&]() -> status {
-      if (next_of_lane_.size() < static_cast<std::size_t>(lanes)) {
-        next_of_lane_ = std::vector<lane_position>(static_cast<std::size_t>(lanes));
-      }
-      for (index_t lane = 0; lane < lanes; ++lane) {
-        next_of_lane_[static_cast<std::size_t>(lane)].next.store(lane * chunks_ / lanes,
-                                                                 std::memory_order_relaxed);
-      }
+      shares_.begin(lanes, chunks_);
       for (const sum_state& s : sums_) s.sum->begin(chunks_);
       return {};
     });
   }
-  // Chunks that follow each other, as far as others leave them; then what is left of other lanes.
-  void run_lane(index_t lane, index_t lanes) {
-    for (index_t k = 0; k < lanes; ++k) {
-      const index_t of = (lane + k) % lanes;
-      std::atomic<index_t>& next = next_of_lane_[static_cast<std::size_t>(of)].next;
-      const index_t end = (of + 1) * chunks_ / lanes;
-      while (true) {
-        const index_t number = next.fetch_add(1, std::memory_order_relaxed);  // carries no data
-        if (number >= end) break;
-        micro_chunk chunk = chunk_of(samples_, chunks_, number, reduction_);
-        chunk.lane = lane;
-        for (stage_state& stage : stages_) {
-          if (was_cancelled() || !run_stage(stage, chunk)) return;
-        }
+  void run_lane(index_t lane) {
+    shares_.for_each(lane, [&](index_t number) {
+      micro_chunk chunk = chunk_of(samples_, chunks_, number, reduction_);
+      chunk.lane = lane;
+      for (stage_state& stage : stages_) {
+        if (was_cancelled() || !run_stage(stage, chunk)) return false;
       }
-    }
+      return true;
+    });
   }
   // Of a stage that has a chunk's turn: the stage, and what is summed after it.
   bool run_stage(stage_state& stage, const micro_chunk& chunk) {
@@ -395,23 +385,6 @@ class micro_batch {
     return outcome_;
   }
 
-  template <class... Args, class F>
-  static std::function<status(Args...)> as_status(F&& f) {
-    using type = std::invoke_result_t<F&, Args...>;
-    static_assert(std::is_copy_constructible_v<std::decay_t<F>>,
-                  "deeprec::micro_batch: a callable can't be copied. Fix: capture by reference.");
-    if constexpr (std::is_void_v<type>) {
-      return [work = std::forward<F>(f)](Args... args) mutable {
-        work(args...);
-        return status();
-      };
-    } else {
-      static_assert(std::is_convertible_v<type, status>,
-                    "deeprec::micro_batch: a stage or an update returns something else. Fix: nothing or a "
-                    "status.");
-      return std::forward<F>(f);
-    }
-  }
   template <class Sum, class... Gradient>
   void add_sum(std::string_view of_stage, Gradient&&... gradient) {
     const stage_state* const found = stage_named(of_stage);
@@ -599,13 +572,9 @@ class micro_batch {
     return false;
   }
 
-  struct alignas(64) lane_position {
-    std::atomic<index_t> next{0};
-  };
-
   const index_t wanted_;
   const std::optional<micro_lanes> lanes_;
-  std::vector<lane_position> next_of_lane_;
+  detail::lane_shares shares_;
   const loss_reduction reduction_;
   index_t resources_ = 1;
   std::deque<stage_state> stages_;  // stay in place
