@@ -2,9 +2,10 @@
 // 0, 1.05, 1.15; one and ten million rows; D = 32, 128; B = 1024, 32768, 131072; L = 1, 16, 64; float and
 // half (out like the table). Ids and offsets have 32 bits, as there.
 //
-// Ours reads offsets. cuEmbed's call for a fixed hotness needs none; it is timed too, and of its two the
-// faster one counts. Before each timing a write of 256 MB empties the second-level cache; sets rotate; sides
-// take turns.
+// Both have a form that reads offsets and one for a fixed hotness; the faster one of each side counts.
+// `offsets` is the geometric mean of our form with offsets over cuEmbed's faster one. Before each timing a
+// write of 256 MB empties the second-level cache; sets rotate; sides take turns. The other counters are
+// geometric means over alpha and rows.
 
 #include <benchmark/benchmark.h>
 
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,7 +28,13 @@ namespace {
 using set_type = basic_index_set<std::int32_t>;
 
 struct sweep {
+  struct share {
+    double log_sum = 0;
+    int cases = 0;
+  };
+  std::map<std::string, share> by_shape;  // geometric means over alpha and R
   double log_sum = 0;
+  double offsets_log_sum = 0;
   double least = 1e9;
   int cases = 0;
   int late = 0;
@@ -36,14 +44,17 @@ struct sweep {
 
 template <class T>
 std::string compare(sweep& all, const basic_table<T>& source, const std::vector<set_type>& sets,
-                    const std::string& name) {
+                    const std::string& name, const std::string& shape) {
   const index_t bags = sets[0].bags, width = source.format.width(), hotness = sets[0].hotness;
   const index_t numbers = bags * width;
   device_array<T> ours(static_cast<std::size_t>(numbers)), theirs(ours.size());
   cuda_stream stream;
-  const auto our_call = [&](int i) {
-    lookup(stream, source.read_only(), of_call(sets, i).view(), combiner::sum, ours.matrix(bags, width))
-        .or_throw();
+  const auto our_call = [&](int i, bool fixed) {
+    const auto out = ours.matrix(bags, width);
+    const set_type& set = of_call(sets, i);
+    const status s = fixed ? lookup(stream, source.read_only(), set.fixed(), combiner::sum, out)
+                           : lookup(stream, source.read_only(), set.view(), combiner::sum, out);
+    s.or_throw();
   };
   const auto their_call = [&](int i, bool fixed) {
     const set_type& set = of_call(sets, i);
@@ -54,11 +65,14 @@ std::string compare(sweep& all, const basic_table<T>& source, const std::vector<
     std::is_same_v<T, float> ? gpu_baseline::cuembed_f32(call) : gpu_baseline::cuembed_f16(call);
     cuda_status(cudaGetLastError()).or_throw();
   };
-  const std::function<void(int)> calls[] = {our_call, [&](int i) { their_call(i, false); },
-                                            [&](int i) { their_call(i, true); }};
-  const char* const names[] = {"ours", "cuEmbed's", "cuEmbed's for a fixed hotness"};
-  for (int side = 0; side < 3; ++side) {
-    T* const out = side == 0 ? ours.data() : theirs.data();
+  constexpr int sides = 4;
+  const std::function<void(int)> calls[sides] = {
+      [&](int i) { our_call(i, false); }, [&](int i) { our_call(i, true); },
+      [&](int i) { their_call(i, false); }, [&](int i) { their_call(i, true); }};
+  const char* const names[sides] = {"ours", "ours for a fixed hotness", "cuEmbed's",
+                                    "cuEmbed's for a fixed hotness"};
+  for (int side = 0; side < sides; ++side) {
+    T* const out = side < 2 ? ours.data() : theirs.data();
     for (int i = 0; i < static_cast<int>(sets.size()); ++i) {
       poison(out, numbers);
       calls[side](i);
@@ -72,18 +86,22 @@ std::string compare(sweep& all, const basic_table<T>& source, const std::vector<
   const double megabytes = static_cast<double>(bags * (hotness + 1) * width) * sizeof(T) / 1e6;
   const int calls_at_once = pick(std::clamp(static_cast<int>(1500 / (megabytes + 10)), 1, 8), 1);
   stopwatch watch(stream.get());
-  std::vector<double> ms[3];
+  std::vector<double> ms[sides];
   for (int round = -1; round < pick(7, 1); ++round) {
-    for (int turn = 0; turn < 3; ++turn) {
-      const int side = (round + 1 + turn) % 3;
+    for (int turn = 0; turn < sides; ++turn) {
+      const int side = (round + 1 + turn) % sides;
       cuda_status(cudaMemsetAsync(all.eraser.data(), 0, all.eraser.size(), stream.get())).or_throw();
       const double one = watch.device_once(calls_at_once, calls[side]);
       if (round >= 0) ms[side].push_back(one);
     }
   }
   stream.synchronize().or_throw();
-  const double ratio = std::min(median_of(ms[1]), median_of(ms[2])) / median_of(ms[0]);
+  const double peer = std::min(median_of(ms[2]), median_of(ms[3]));
+  const double ratio = peer / std::min(median_of(ms[0]), median_of(ms[1]));
+  all.offsets_log_sum += std::log(peer / median_of(ms[0]));
   all.log_sum += std::log(ratio);
+  all.by_shape[shape].log_sum += std::log(ratio);
+  ++all.by_shape[shape].cases;
   if (ratio < all.least) {
     all.least = ratio;
     all.worst = name;
@@ -97,9 +115,10 @@ template <class T>
 std::string compare(sweep& all, const std::vector<basic_table<T>>& sources, const std::vector<set_type>& sets,
                     const std::string& name) {
   for (const auto& source : sources) {
-    std::string wrong =
-        compare(all, source, sets,
-                name + " D=" + std::to_string(source.format.width()) + (sizeof(T) == 2 ? " f16" : " f32"));
+    const std::string width = std::to_string(source.format.width()), type = sizeof(T) == 2 ? "f16" : "f32";
+    const std::string shape =
+        type + "_d" + width + "_b" + std::to_string(sets[0].bags) + "_l" + std::to_string(sets[0].hotness);
+    std::string wrong = compare(all, source, sets, name + " D=" + width + " " + type, shape);
     if (!wrong.empty()) return wrong;
   }
   return {};
@@ -130,7 +149,10 @@ std::string vs_cuembed(benchmark::State& state) {
   }
   state.counters["speedup"] = all.least;
   state.counters["geomean"] = std::exp(all.log_sum / all.cases);
+  state.counters["offsets"] = std::exp(all.offsets_log_sum / all.cases);
   state.counters["cases"] = all.cases;
+  for (const auto& [shape, share] : all.by_shape)
+    state.counters[shape] = std::exp(share.log_sum / share.cases);
   state.counters["late"] = all.late;
   state.SetLabel("worst: " + all.worst);
   return {};

@@ -121,6 +121,8 @@ struct basic_index_set {
     offsets.copy_from(ranges).or_throw();
   }
   bags_type view() const { return {offsets.data(), bags, ids.data(), bags * hotness}; }
+  /// The same batch without offsets.
+  deeprec::fixed_hotness_view<Id, device_space> fixed() const { return {ids.data(), bags, hotness}; }
   /// Rows that are needed, and ids that stand for one.
   index_t unique() const {
     std::vector<Id> sorted = host;

@@ -2,17 +2,16 @@
 // 2048.
 //
 // Factors are small integers of rank two, so every sum is exact and the host knows each one; all are looked
-// at, before the timing and after the replays. cuBLASLt runs the fastest of the algorithms that its heuristic
-// names, timed first, with as much workspace as gemm() allows itself. 20 calls stand between two events; the
-// sides take turns. The counters are those of the worst layer:
+// at, before the timing and after the replays. gemm_tune() is called before a layer is timed. cuBLASLt runs
+// the fastest of the algorithms that its heuristic names, timed first, with as much workspace as gemm()
+// allows itself. 20 calls stand between two events; the sides take turns. The counters are those of the worst
+// layer:
 //
 //   speedup      call by call, with what the host does for each (finding the plan that is kept); an epilogue
 //                against passes of its own
 //   captured     the same with the 20 calls in a CUDA graph
-//   over_first   over the heuristic's first choice
+//   over_first   over the heuristic's first choice, which gemm() takes by itself
 //   over_fused, captured_over_fused     an epilogue against cuBLASLt's own, set up by hand
-//
-// None of this has run yet.
 
 #include <benchmark/benchmark.h>
 
@@ -81,14 +80,17 @@ class layer {
     if constexpr (std::is_same_v<Out, float>) fused_ = make_raw(bias_.data());
   }
 
-  status ours(cuda_stream& on, bool fused) {
+  enum class step { product, tuning };
+  status ours(cuda_stream& on, bool fused, step which = step::product) {
     basic_gemm_desc<device_space> desc{.b = gemm_operand::transposed};
     if (std::is_same_v<In, float>) desc.math = gemm_math::tf32;
     if (fused) {
       desc.bias = bias_.matrix(1, n_);
       desc.activation = gemm_activation::relu;
     }
-    return gemm(on, desc, x_.matrix(batch, k_), w_.matrix(n_, k_), y_.matrix(batch, n_));
+    const auto x = x_.matrix(batch, k_), w = w_.matrix(n_, k_);
+    const auto y = y_.matrix(batch, n_);
+    return which == step::tuning ? gemm_tune(on, desc, x, w, y) : gemm(on, desc, x, w, y);
   }
   enum class peer { product, passes, fused };
   status theirs(cuda_stream& on, peer which) {
@@ -164,7 +166,8 @@ class layer {
       if (ms < least) least = ms, fastest = a;
     }
     raw.choose(fastest);
-    std::string wrong = fault("gemm()", [&] { ours(stream, epilogue).or_throw(); });
+    std::string wrong = fault("gemm_tune()", [&] { ours(stream, epilogue, step::tuning).or_throw(); });
+    if (wrong.empty()) wrong = fault("gemm()", [&] { ours(stream, epilogue).or_throw(); });
     if (wrong.empty()) wrong = fault("cuBLASLt", [&] { theirs(stream, with).or_throw(); });
     if (!wrong.empty()) return wrong;
 

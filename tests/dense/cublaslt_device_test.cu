@@ -89,11 +89,13 @@ class mirror {
   std::map<const void*, copy> kept_;
 };
 
-status run_on(cuda_stream& stream, const gemm_desc& desc, operand& a, operand& b, operand& c) {
+status run_on(cuda_stream& stream, const gemm_desc& desc, operand& a, operand& b, operand& c,
+              bool tuned = false) {
   mirror there;
   const auto with = [&](const auto& left, const auto& right) {
     const auto to = [&](const auto& out) {
-      status s = gemm(stream, there(desc), there(left), there(right), there(out));
+      status s = tuned ? gemm_tune(stream, there(desc), there(left), there(right), there(out))
+                       : gemm(stream, there(desc), there(left), there(right), there(out));
       if (s.ok()) s = stream.synchronize();
       if (s.ok()) there.back();
       return s;
@@ -115,11 +117,12 @@ TEST_CASE("cuBLASLt on a card: what it multiplies is within the oracle's bound")
   for (int i = 0; i < 300; ++i) {
     trial t = device_trial(random);
     t.relu_bits = t.mask_bits = t.column_sums = false;  // in an order of the card's own
+    t.on_card = true;
     INFO(said(t));
     status done;
     const double worst = worst_error_of(
         [&](const gemm_desc& desc, operand& a, operand& b, operand& c) {
-          done = run_on(stream, desc, a, b, c);
+          done = run_on(stream, desc, a, b, c, i % 2 == 1);
           return status{};
         },
         t, random);
@@ -231,4 +234,39 @@ TEST_CASE("cuBLASLt on a card: a product is captured once it has run, with a bia
   CHECK(cublaslt_gemm::cache_report().made == asked.made);
   cuda_runtime::end_exec(exec);
   cuda_runtime::end_graph(graph);
+}
+
+TEST_CASE("cuBLASLt on a card: what gemm_tune() has pinned serves from then on, with the same bits") {
+  std::mt19937_64 random(deeprec_test::seed());
+  cuda_stream stream;
+  for (const gemm_math math : {gemm_math::f32, gemm_math::tf32, gemm_math::bf16}) {
+    matrix x(256, 512), w(384, 512), y(256, 384), tuned(256, 384), bias(1, 384);
+    for (matrix* m : {&x, &w, &bias}) m->fill(random);
+    mirror there;
+    const gemm_desc desc{.b = gemm_operand::transposed,
+                         .math = math,
+                         .bias = bias.view(),
+                         .activation = gemm_activation::relu};
+    const auto on_device = there(desc);
+    const auto call = [&](const auto& verb) {
+      const status s = verb(stream, on_device, there(x.view()), there(w.view()), there(y.view()));
+      REQUIRE_MESSAGE(s.ok(), s.message());
+      REQUIRE(stream.synchronize().ok());
+      there.back();
+    };
+    call([](auto&&... given) { return gemm_tune(given...); });
+    tuned = y;
+    const auto asked = cublaslt_gemm::cache_report();
+    for (int again = 0; again < 3; ++again) {
+      call([](auto&&... given) { return gemm(given...); });
+      CHECK(same_bits(y, tuned));
+    }
+    CHECK(cublaslt_gemm::cache_report().made == asked.made);
+    REQUIRE(cuda_runtime::begin_capture(stream.get()).ok());
+    const status refused = gemm_tune(stream, on_device, there(x.view()), there(w.view()), there(y.view()));
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cuda_runtime::end_capture(stream.get(), graph).ok());
+    cuda_runtime::end_graph(graph);
+    CHECK(refused.code() == errc::unsupported);
+  }
 }

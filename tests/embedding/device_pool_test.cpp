@@ -56,9 +56,9 @@ detail::chosen_rules chosen() {
   return {rules::adding(), rules::filtered(), rules::clips(), rules::checks(), rules::prunes()};
 }
 
-/// Runs a task as the kernels would: chunks first, when there are any.
-template <class Element, int Vec>
-void run_task(task_type task, const detail::chosen_rules& rules, int lanes, bool chunked) {
+/// Runs a task as the kernels would: chunks first, when there are any; then body(team, panel).
+template <class Element, int Vec, class Rules, class Body>
+void run_task(task_type task, const Rules& rules, int lanes, bool chunked, const Body& body) {
   const int panels = static_cast<int>((task.width + lanes * Vec - 1) / (lanes * Vec));
   const index_t records = chunked ? detail::chunk_sums::records(task.id_count) : 0;
   std::vector<float> sums(static_cast<std::size_t>(records * task.width), std::nanf(""));
@@ -66,14 +66,58 @@ void run_task(task_type task, const detail::chosen_rules& rules, int lanes, bool
   if (chunked) task.chunks = {sums.data(), counts.data()};
   on_team(lanes, [&](const auto& team) {
     for (int panel = 0; panel < panels; ++panel) {
-      for (index_t r = 0; r < records; ++r) detail::sum_chunk<Element, Vec>(rules, team, task, r, panel);
+      for (index_t r = 0; r < records; r += team.lanes())
+        detail::sum_chunks_of<Element, Vec>(rules, team, task, r, panel);
     }
   });
   on_team(lanes, [&](const auto& team) {  // another launch: it sees all that the first one wrote
-    for (int panel = 0; panel < panels; ++panel) {
-      for (index_t b = 0; b < task.bags; ++b) detail::pool_bag<Element, Vec>(rules, team, task, b, panel);
-    }
+    for (int panel = 0; panel < panels; ++panel) body(team, task, panel);
   });
+}
+template <class Element, int Vec>
+void run_task(const task_type& task, const detail::chosen_rules& rules, int lanes, bool chunked) {
+  run_task<Element, Vec>(task, rules, lanes, chunked, [&](const auto& team, const task_type& of, int panel) {
+    for (index_t b = 0; b < of.bags; ++b) detail::pool_bag<Element, Vec>(rules, team, of, b, panel);
+  });
+}
+
+/// The bodies for batches whose ids are all used, without weights: the same bits and the same fault.
+template <class Element, int Vec, class Rules>
+void check_plain_bodies(task_type task, int lanes, bool chunked) {
+  if constexpr (Vec > 1 && detail::uses_each_id<Rules>) {
+    if (task.weights != nullptr) return;
+    REQUIRE(task.is_near());
+    const auto written = [&](const auto& body) {
+      std::vector<float> out(static_cast<std::size_t>(task.bags * task.out_stride) + 4, -7.0F);
+      device_fault fault{};
+      task_type to = task;
+      to.out = out.data();
+      to.fault = &fault;
+      run_task<Element, Vec>(to, Rules{}, lanes, chunked, body);
+      out.push_back(static_cast<float>(fault.code));
+      out.push_back(static_cast<float>(fault.position));
+      return out;
+    };
+    const auto same = [&](const auto& body) {
+      const auto expected = written([](const auto& team, const task_type& of, int panel) {
+        for (index_t b = 0; b < of.bags; ++b) detail::pool_bag<Element, Vec>(Rules{}, team, of, b, panel);
+      });
+      const auto got = written(body);
+      return std::memcmp(expected.data(), got.data(), got.size() * sizeof(float)) == 0;
+    };
+    CHECK(same([](const auto& team, const task_type& of, int panel) {
+      for (index_t b = 0; b < of.bags; ++b)
+        detail::pool_plain_bag<Element, Vec, 4>(Rules{}, team, of, b, panel);
+    }));
+    CHECK(same([](const auto& team, const task_type& of, int panel) {
+      for (index_t b = 0; b < of.bags; ++b)
+        detail::pool_plain_bag<Element, Vec, 8>(Rules{}, team, of, b, panel);
+    }));
+    CHECK(same([](const auto& team, const task_type& of, int panel) {
+      for (index_t b = 0; b < of.bags; b += detail::short_bags_at_once)
+        detail::pool_short_bags<Element, Vec>(Rules{}, team, of, b, panel);
+    }));
+  }
 }
 
 template <class Element, int Vec, class Format, class Combiner>
@@ -93,6 +137,8 @@ double worst(stored_table<Format>& table, const batch<std::int64_t, std::int64_t
   task.fault = &fault;
   run_task<Element, Vec>(task, chosen<std::remove_const_t<decltype(policies)>>(), lanes, chunked);
   CHECK(fault.code == 0);
+  check_plain_bodies<Element, Vec, detail::rules_of<std::remove_const_t<decltype(policies)>>>(task, lanes,
+                                                                                              chunked);
   double error = 0;
   for (index_t b = 0; b < bags; ++b) {
     const auto expected = pool_one(table.values, view, b, width, kind(how));
@@ -138,6 +184,33 @@ void check_format(Format format) {
 }
 
 }  // namespace
+
+TEST_CASE("device pool: bags of one id, of none, and bad ones are taken by each body alike") {
+  std::mt19937_64 random(seed());
+  stored_table<f32_rows> table(f32_rows(24), 50, random);
+  const auto mean = detail::as_pooling(combiner::mean);
+  for (const int lanes : {1, 8}) {
+    for (int bad = 0; bad < 5; ++bad) {
+      CAPTURE(bad);
+      batch<std::int64_t, std::int64_t> made;
+      made.offsets = {0};
+      for (index_t b = 0; b < 23; ++b) {
+        const index_t ids = b < 12 ? 1 : b % 4;
+        for (index_t k = 0; k < ids; ++k) made.ids.push_back(static_cast<std::int64_t>(random() % 50));
+        made.offsets.push_back(static_cast<std::int64_t>(made.ids.size()));
+      }
+      if (bad == 1) made.ids[6] = 50;
+      if (bad == 2) made.ids.back() = std::int64_t{1} << 32;  // its low half is a row
+      if (bad == 3) made.offsets[7] = -1;
+      if (bad == 4) made.offsets.back() += 5;
+      auto task = detail::task_of<task_type>(table.view(), mean, false);
+      const auto view = made.view(false);
+      detail::set_bags(task, view);
+      task.out_stride = 24;
+      check_plain_bodies<float, 4, detail::rules_of<std::remove_const_t<decltype(mean)>>>(task, lanes, false);
+    }
+  }
+}
 
 TEST_CASE("device rows: every format is read by lanes as it decodes") {
   check_format(f32_rows(24));

@@ -104,7 +104,8 @@ std::vector<float> fused_on_lanes(int lanes, const const_table_view<f32_rows, de
   const int panels = static_cast<int>((task.width + lanes * 4 - 1) / (lanes * 4));
   on_team(lanes, [&](const auto& team) {
     for (int panel = 0; panel < panels; ++panel) {
-      for (index_t r = 0; r < records; ++r) detail::sum_chunk<float, 4>(rules{}, team, task, r, panel);
+      for (index_t r = 0; r < records; r += team.lanes())
+        detail::sum_chunks_of<float, 4>(rules{}, team, task, r, panel);
     }
   });
   on_team(lanes, [&](const auto& team) {  // another launch

@@ -113,7 +113,7 @@ END
 cat >"$work/compute-sanitizer" <<'END'
 #!/usr/bin/env bash
 echo "sanitizer $*"
-shift 4
+while [[ "$1" == --* ]]; do shift 2; done
 exec "$@"
 END
 cat >"$work/ncu" <<'END'
@@ -231,6 +231,8 @@ never_says 'FAILED|share=0.5|share=0.01|racecheck of example_thrust_table'
 cmp -s "$work/said" "$out/summary.txt" || complain "summary.txt is not what was printed"
 [[ "$(cd "$out" && echo *)" == "gather.ncu-rep lookup.ncu-rep results.tar.gz summary.txt table_group.ncu-rep update.ncu-rep" ]] ||
   complain "OUT has $(cd "$out" && echo *)"
+archived logs/memcheck_of_device_test.txt | grep -q -- '--report-api-errors no' || complain "memcheck counts refused allocations"
+! archived logs/racecheck_of_device_test.txt | grep -q -- '--report-api' || complain "racecheck gets an option of memcheck"
 archived logs/claims.txt | grep -q 'json/lookup_one.json.*json/tune_one.json' || complain "claims are judged by other reports"
 archived logs/gpu_lookup_one.txt | grep -q 'run with card=Card 1,driver=580.1,toolkit=99.1,sm=90,commit=unknown,dirty=unknown,run_date=' ||
   complain "the report does not say where it was made"

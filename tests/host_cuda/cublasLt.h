@@ -46,6 +46,7 @@ struct lt_wish {
   std::uint32_t magic;
   std::uint32_t begins[4];  // of a, b, c, d
   std::size_t workspace;
+  std::uint32_t sums;  // how pieces of k may be summed
 };
 
 /// What an algorithm was chosen for.
@@ -56,6 +57,7 @@ struct lt_choice {
   lt_wish wish;
   std::uint64_t bias_begins, aux_begins;
   std::size_t workspace;  // that it needs
+  int rank;               // 0: the first that was named
 };
 
 struct lt_state {
@@ -69,10 +71,14 @@ struct lt_state {
   bool deaf_to_batches = false;
   int algorithms = 2, unusable = 0;  // found, and how many of them can't be used
   std::size_t workspace = 0;         // what an algorithm wants
+  std::map<int, int> takes;          // by rank: how much time a product takes, 0 unless said
+  std::map<int, cublasStatus_t> failing_ranks;
+  std::set<int> failing_captures;  // by rank
 
   std::map<std::uint64_t, lt_choice> choices;
   std::vector<cublasLtEpilogue_t> ran;
   std::vector<const void*> biases;  // of each product
+  std::vector<int> ranks;           // of each product
 
   void note(const char* what) {
     if (fault.empty()) fault = what;

@@ -89,13 +89,18 @@ device_desc moved(const gemm_desc& d) {
           .batch = d.batch};
 }
 
+constexpr auto by_gemm = [](auto&&... given) { return gemm(given...); };
+constexpr auto by_tune = [](auto&&... given) { return gemm_tune(given...); };
+
 /// The operands of a trial are of the types that it names.
-status run_on(guarded_stream& stream, const gemm_desc& desc, operand& a, operand& b, operand& c) {
+template <class Verb>
+status run_on(guarded_stream& stream, const gemm_desc& desc, operand& a, operand& b, operand& c,
+              const Verb& verb) {
   const device_desc there = moved(desc);
   const auto with = [&](const auto& left, const auto& right) {
     if (c.storage == gemm_storage::f32)
-      return stream.done(gemm(stream.on, there, left, right, moved(c.f32.view())));
-    return stream.done(gemm(stream.on, there, left, right, moved(c.halves())));
+      return stream.done(verb(stream.on, there, left, right, moved(c.f32.view())));
+    return stream.done(verb(stream.on, there, left, right, moved(c.halves())));
   };
   const bool a_float = a.storage == gemm_storage::f32, b_float = b.storage == gemm_storage::f32;
   if (a_float && b_float) return with(moved(a.f32.view()), moved(b.f32.view()));
@@ -106,10 +111,12 @@ status run_on(guarded_stream& stream, const gemm_desc& desc, operand& a, operand
 
 /// The error over the bound. `done` is what the product answered, and what was not right if it did
 /// no product.
-double worst_on(guarded_stream& stream, const trial& t, std::mt19937_64& random, status* done = nullptr) {
+template <class Verb = decltype(by_gemm)>
+double worst_on(guarded_stream& stream, const trial& t, std::mt19937_64& random, status* done = nullptr,
+                const Verb& verb = {}) {
   return worst_error_of(
       [&](const gemm_desc& desc, operand& a, operand& b, operand& c) {
-        const status s = run_on(stream, desc, a, b, c);
+        const status s = run_on(stream, desc, a, b, c, verb);
         if (done == nullptr) return s;
         *done = s;
         return status{};
@@ -137,11 +144,13 @@ struct layer {
   status run(index_t a_at = 0, index_t b_at = 4096, index_t c_at = 8192, index_t pad = 0) {
     return stream.done(enqueue<T, U>(a_at, b_at, c_at, pad));
   }
-  template <class T = float, class U = T>
-  status enqueue(index_t a_at = 0, index_t b_at = 4096, index_t c_at = 8192, index_t pad = 0) {
+  status tune() { return stream.done(enqueue<float, float>(0, 4096, 8192, 0, by_tune)); }
+  template <class T = float, class U = T, class Verb = decltype(by_gemm)>
+  status enqueue(index_t a_at = 0, index_t b_at = 4096, index_t c_at = 8192, index_t pad = 0,
+                 const Verb& verb = {}) {
     const bool a_turned = desc.a == gemm_operand::transposed, b_turned = desc.b == gemm_operand::transposed;
     const index_t ar = a_turned ? k : m, ac = a_turned ? m : k, br = b_turned ? n : k, bc = b_turned ? k : n;
-    return gemm(stream.on, desc,
+    return verb(stream.on, desc,
                 matrix_view<T, device_space>(reinterpret_cast<T*>(at(a_at)), ar, ac, ac + pad),
                 matrix_view<T, device_space>(reinterpret_cast<T*>(at(b_at)), br, bc, bc),
                 matrix_view<U, device_space>(reinterpret_cast<U*>(at(c_at)), m, n, n));
@@ -587,6 +596,180 @@ TEST_CASE("cuBLASLt: results without rows or columns") {
   REQUIRE(l.enqueue().ok());
   CHECK(lt().products == 0);
   CHECK(log.size() == 1);  // nothing more
+}
+
+TEST_CASE("gemm_tune: eight that the heuristic names are timed, and the fastest serves from then on") {
+  lt_device device;
+  lt().algorithms = 20;
+  lt().takes = {{0, 60}, {1, 50}, {2, 55}, {3, 70}, {4, 40}, {5, 30}, {6, 31}, {7, 80}};
+  layer l;
+  REQUIRE(l.run().ok());
+  CHECK(lt().ranks == std::vector<int>{0});  // what gemm() takes by itself
+  REQUIRE(l.tune().ok());
+  REQUIRE(lt().fault == "");
+  CHECK(lt().heuristics == 2);
+  CHECK(std::set<int>(lt().ranks.begin(), lt().ranks.end()) == std::set<int>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(lt().ranks.back() == 5);
+  const auto takes = [&](const status& s) {
+    REQUIRE(s.ok());
+    return lt().ranks.back();
+  };
+  CHECK(takes(l.run()) == 5);
+  CHECK(takes(l.run(64, 4096 + 64, 8192 + 64)) == 5);  // elsewhere, as well aligned
+  l.desc.c = gemm_output::accumulate;                  // which the heuristic isn't told
+  CHECK(takes(l.run()) == 5);
+  l.desc.c = gemm_output::overwrite;
+  CHECK(lt().heuristics == 2);
+  CHECK(takes(l.run(1)) == 0);  // another plan
+  l.m = 9;
+  CHECK(takes(l.run()) == 0);
+  l.m = 8;
+  lt().takes[2] = 5;  // once more, by other times
+  CHECK(takes(l.tune()) == 2);
+  CHECK(takes(l.run()) == 2);
+  lt().takes = {};  // as fast as each other: the heuristic's order
+  CHECK(takes(l.tune()) == 0);
+  const auto& plans = detail::cublaslt_plans();
+  CHECK(plans.report().kept <= plans.report().capacity);
+  REQUIRE(lt().fault == "");
+}
+
+TEST_CASE("gemm_tune: what is left behind is what one product leaves") {
+  std::mt19937_64 random(deeprec_test::seed());
+  lt_device device;
+  lt().algorithms = 3;
+  for (int i = 0; i < 200; ++i) {
+    const trial t = device_trial(random);
+    INFO(said(t));
+    lt().workspace = i % 3 == 0 ? 0 : 1000;
+    lt().takes = {{i % 3, 0}, {(i + 1) % 3, 20}, {(i + 2) % 3, 40}};
+    lt().ranks.clear();
+    guarded_stream stream;
+    CHECK(worst_on(stream, t, random, nullptr, by_tune) <= 1);
+    REQUIRE(lt().fault == "");
+    CHECK(stream.memory.guard_intact());
+    REQUIRE(lt().ranks.size() == 3 * 7 + 1);
+    CHECK(lt().ranks.back() == i % 3);
+  }
+
+  matrix a(3 * 5, 7), b(3 * 7, 6), c(3 * 5, 6), expected(3 * 5, 6);
+  for (matrix* m : {&a, &b, &c}) m->fill(random);
+  for (const index_t step : {5 * 6, -5 * 6}) {
+    const gemm_desc desc{
+        .c = gemm_output::accumulate,
+        .batch = {.count = 3, .a_batch_stride = 5 * 7, .b_batch_stride = 7 * 6, .c_batch_stride = step}};
+    expected = c;
+    const auto run = [&](const auto& verb, matrix& into) {
+      guarded_stream stream;
+      const auto out = into.view().rows(step < 0 ? 10 : 0, 5);
+      return stream.done(
+          verb(stream.on, moved(desc), moved(a.view().rows(0, 5)), moved(b.view().rows(0, 7)), moved(out)));
+    };
+    REQUIRE(run(by_gemm, expected).ok());
+    REQUIRE(run(by_tune, c).ok());
+    REQUIRE(lt().fault == "");
+    CHECK(same_bits(c, expected));
+  }
+
+  layer l;
+  const host_cuda::recording log;
+  l.m = 0;
+  l.desc.mask_bits = l.bits_view();
+  l.desc.column_sums = matrix_view<float, device_space>(l.bias(), 1, l.n);
+  lt().ranks.clear();
+  REQUIRE(l.tune().ok());
+  for (index_t j = 0; j < l.n; ++j) CHECK(l.bias()[j] == 0);
+  CHECK(lt().ranks.empty());
+}
+
+TEST_CASE("gemm_tune: a stream that is captured is refused, as is what gemm() refuses") {
+  lt_device device;
+  layer l;
+  const cudaStream_t on = l.stream.on.get();
+  REQUIRE(cuda_runtime::begin_capture(on).ok());
+  const status refused = l.enqueue<float, float>(0, 4096, 8192, 0, by_tune);
+  cuda_runtime::graph graph = nullptr;
+  REQUIRE(cuda_runtime::end_capture(on, graph).ok());  // which the call has not ended
+  cuda_runtime::end_graph(graph);
+  CHECK(refused.code() == errc::unsupported);
+  CHECK(refused.message() == "unsupported: gemm_tune: the stream must not be captured");
+  CHECK(lt().heuristics == 0);
+  l.desc.activation = gemm_activation::sigmoid;
+  CHECK(l.tune().message() == l.run().message());
+  l.desc = {.column_sums = matrix_view<float, device_space>(l.bias(), 1, l.m)};
+  CHECK(l.tune().code() == errc::shape_mismatch);
+  l.desc = {};
+  lt().algorithms = 0;
+  const status none = l.tune();
+  CHECK(none.code() == errc::unsupported);
+  CHECK(none.message() == l.run().message());
+  CHECK(none.message().find("no algorithm") != std::string::npos);
+  CHECK(lt().products == 0);
+}
+
+TEST_CASE("gemm_tune: algorithms that fail are passed over") {
+  lt_device device;
+  lt().algorithms = 4;
+  lt().takes = {{1, 10}, {2, 20}, {3, 30}};
+  lt().failing_ranks[0] = CUBLAS_STATUS_NOT_SUPPORTED;  // the fastest
+  lt().failing_captures = {1};
+  layer l;
+  l.desc.c = gemm_output::accumulate;
+  REQUIRE(l.tune().ok());
+  CHECK(lt().ranks.back() == 2);
+  CHECK(l.at(8192)[0] == 21);
+  REQUIRE(l.run().ok());
+  CHECK(lt().ranks.back() == 2);
+  CHECK(l.at(8192)[0] == 41);
+
+  layer none;
+  none.m = 9;
+  none.desc.c = gemm_output::accumulate;
+  lt().failing_ranks = {
+      {0, CUBLAS_STATUS_ARCH_MISMATCH}, {2, CUBLAS_STATUS_INTERNAL_ERROR}, {3, CUBLAS_STATUS_INTERNAL_ERROR}};
+  const status s = none.tune();
+  CHECK(s.code() == errc::unsupported);
+  CHECK(s.message() == "unsupported: gemm: this device can't run cuBLASLt's product");
+  CHECK(none.at(8192)[0] == 1);
+  lt().failing_ranks.clear();
+  const int asked = lt().heuristics;
+  REQUIRE(none.run().ok());  // nothing was pinned
+  CHECK(lt().heuristics == asked + 1);
+  CHECK(lt().ranks.back() == 0);
+}
+
+TEST_CASE("gemm_tune: a call of the run time that fails is a status, and nothing is left of it") {
+  lt_device device;
+  lt().workspace = 1000;
+  const std::size_t alive = host_cuda::things_alive();
+  int failed = 0, passed = 0;
+  for (int refused = 0;; ++refused) {
+    bool came = false;
+    {
+      layer l;
+      l.m = refused + 1;  // a plan of its own
+      l.desc.c = gemm_output::accumulate;
+      host_cuda::refuse_after(refused);
+      const status s = l.enqueue<float, float>(0, 4096, 8192, 0, by_tune);
+      came = host_cuda::has_refused();
+      host_cuda::refuse_after(-1);
+      REQUIRE(l.stream.on.synchronize().ok());
+      CHECK(l.at(8192)[0] == (s.ok() ? 21 : 1));
+      if (came) ++(s.ok() ? passed : failed);
+      const int asked = lt().heuristics;
+      if (!s.ok()) {
+        REQUIRE(l.run().ok());
+        CHECK(lt().heuristics == asked + 1);
+      }
+    }
+    CHECK(host_cuda::things_alive() == alive);
+    if (!came) break;
+  }
+  // Whether the stream is captured, the device, a stream, two events, scratch for c (twice); the begin and
+  // the graph of two captures; ten times two launches, two records and a wait.
+  CHECK(failed == 7 + 2 * 2 + 10 * 5);
+  CHECK(passed == 2);  // scratch of the first algorithm, which is passed over
+  REQUIRE(lt().fault == "");
 }
 
 TEST_CASE("cuBLASLt: threads with streams of their own share the plans, not the pointers") {

@@ -88,6 +88,8 @@ int device_of(cudaStream_t on);
 void share_memory(bool shared);
 /// The number of devices: 2 unless set.
 void set_devices(int count);
+/// Called by work that runs: it takes that much longer, as events measure it.
+void pass_time(std::uint64_t moments);
 /// Copies from the device to the device that were enqueued.
 std::size_t device_copies();
 /// What every call holds: threads come in one after the other. Kernels run in one thread only.

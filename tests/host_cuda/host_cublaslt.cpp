@@ -96,7 +96,8 @@ struct product {
     if (steps.compute == CUBLAS_COMPUTE_32F_FAST_16BF) return static_cast<float>(deeprec::bf16(narrow));
     return x;
   }
-  void run(std::int32_t batch) const {
+  /// In pieces of 8 terms, each rounded to the type of d, where cuBLASLt may sum so.
+  void run(std::int32_t batch, bool in_pieces) const {
     const bool grad_b = steps.epilogue == CUBLASLT_EPILOGUE_BGRADB;
     const bool sums = steps.epilogue == CUBLASLT_EPILOGUE_DRELU_BGRAD;
     std::vector<double> gradient(grad_b ? d_as.columns : sums ? d_as.rows : 0, 0.0);
@@ -112,13 +113,17 @@ struct product {
                                                       : value(second, second_as, batch, j, p);
       }
       for (std::uint64_t i = 0; i < d_as.rows; ++i) {
-        double x = 0;
+        double x = 0, piece = 0;
         for (std::uint64_t p = 0; p < k(); ++p) {
           const double l = steps.first_as == CUBLAS_OP_N ? value(first, first_as, batch, i, p)
                                                          : value(first, first_as, batch, p, i);
           const double r = steps.second_as == CUBLAS_OP_N ? value(second, second_as, batch, p, j)
                                                           : value(second, second_as, batch, j, p);
-          x += factor(l) * factor(r);
+          piece += factor(l) * factor(r);
+          if (in_pieces && p % 8 != 7 && p + 1 < k()) continue;
+          const bool rounded = in_pieces && d_as.type == CUDA_R_16BF;
+          x += rounded ? static_cast<float>(deeprec::bf16(static_cast<float>(piece))) : piece;
+          piece = 0;
         }
         if (beta != 0) x += static_cast<double>(beta) * value(c, c_as, batch, i, j);
         x = stepped(x, i, bits);
@@ -319,7 +324,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t of,
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t made, std::size_t) {
   const auto lock = hold();
   ++lt().wishes;
-  write(*made, lt_wish{magic, {256, 256, 256, 256}, 0});
+  write(*made, lt_wish{magic, {256, 256, 256, 256}, 0, CUBLASLT_REDUCTION_SCHEME_MASK});
   return lt().answer("wish");
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t of,
@@ -343,6 +348,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
       break;
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
       take(wish.begins[3], value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      take(wish.sums, value, bytes);
       break;
     default:
       lt().note("an attribute that is not known here");
@@ -377,7 +385,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t with, cublasLtMat
                  read<lt_wish>(*wish),
                  0,
                  0,
-                 lt().workspace};
+                 lt().workspace,
+                 0};
   made.bias_begins = largest_power(made.steps.bias);
   made.aux_begins = largest_power(made.steps.aux);
   if (has_bias(made.steps.epilogue) && made.bias_begins < 16) lt().note("the bias begins anywhere");
@@ -385,6 +394,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t with, cublasLtMat
   *count = (std::min)(most, lt().algorithms);
   for (int i = 0; i < *count; ++i) {
     const std::uint64_t id = 77 + lt().choices.size();
+    made.rank = i;
     lt().choices.emplace(id, made);
     found[i] = {};
     found[i].algo.data[0] = id;
@@ -411,6 +421,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t with, cublasLtMatmulDesc_t steps,
     lt().note("an algorithm that nobody chose");
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  const int rank = at->second.rank;
+  lt().ranks.push_back(rank);
+  if (const auto failing = lt().failing_ranks.find(rank); failing != lt().failing_ranks.end()) {
+    return failing->second;
+  }
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (lt().failing_captures.count(rank) != 0 && cudaStreamIsCapturing(on, &capture) == cudaSuccess &&
+      capture != cudaStreamCaptureStatusNone) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   const product x{read<lt_steps>(*steps),
                   read<lt_layout>(*first_as),
                   read<lt_layout>(*second_as),
@@ -436,10 +456,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t with, cublasLtMatmulDesc_t steps,
     }
     if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0) lt().note("the workspace begins anywhere");
   }
-  const cudaError_t done = enqueue(on, [x, workspace, used = needed > 0 ? workspace_bytes : 0] {
-    if (used > 0) std::memset(workspace, 0xee, used);
-    for (std::int32_t i = 0; i < x.d_as.count; ++i) x.run(i);
-  });
+  const auto takes = lt().takes.find(rank);
+  const int time = takes == lt().takes.end() ? 0 : takes->second;
+  const bool in_pieces = (at->second.wish.sums & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0;
+  const cudaError_t done =
+      enqueue(on, [x, in_pieces, time, workspace, used = needed > 0 ? workspace_bytes : 0] {
+        if (used > 0) std::memset(workspace, 0xee, used);
+        for (std::int32_t i = 0; i < x.d_as.count; ++i) x.run(i, in_pieces);
+        pass_time(static_cast<std::uint64_t>(time));
+      });
   return done == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

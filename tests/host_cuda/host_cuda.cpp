@@ -479,6 +479,7 @@ std::size_t bytes_behind(const void* p) {
 }
 void share_memory(bool shared) { memory_is_shared = shared; }
 void set_devices(int count) { devices = count; }
+void pass_time(std::uint64_t more) { moments += more; }
 std::size_t device_copies() { return copies_on_device; }
 std::unique_lock<std::recursive_mutex> hold() {
   static std::recursive_mutex everything;

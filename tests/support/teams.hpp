@@ -45,6 +45,7 @@ struct solo_team {
   }
   static unsigned ballot(bool says) { return says ? 1 : 0; }
   static void meet() {}
+  static void wait_for_earlier_kernels() {}
   static void report(deeprec::device_fault* fault, deeprec::errc code, deeprec::index_t table,
                      deeprec::index_t bag, deeprec::index_t slot, std::int64_t value) {
     keep_smallest(fault, code, table, bag, slot, value);
@@ -86,6 +87,7 @@ class lockstep_team {
     return bits;
   }
   void meet() const { shared_->all_here.arrive_and_wait(); }
+  static void wait_for_earlier_kernels() {}
   void report(deeprec::device_fault* fault, deeprec::errc code, deeprec::index_t table, deeprec::index_t bag,
               deeprec::index_t slot, std::int64_t value) const {
     keep_smallest(fault, code, table, bag, slot, value);

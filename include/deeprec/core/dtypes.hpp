@@ -42,6 +42,13 @@ DEEPREC_HD constexpr std::uint16_t bf16_bits(float value) noexcept {
 
 /// float to IEEE half, round to nearest even, overflow to infinity, NaN stays NaN.
 DEEPREC_HD constexpr std::uint16_t f16_bits(float value) noexcept {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    std::uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return half;
+  }
+#endif
   const auto bits = bit_cast_to<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
@@ -58,6 +65,13 @@ DEEPREC_HD constexpr std::uint16_t f16_bits(float value) noexcept {
 }
 
 DEEPREC_HD constexpr float f16_value(std::uint16_t half) noexcept {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {  // one instruction; the payload of a NaN is the device's
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    return value;
+  }
+#endif
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1fU;
   const std::uint32_t mantissa = half & 0x3ffU;

@@ -3,10 +3,14 @@
 //   gemm(stream, {.b = gemm_operand::transposed, .math = gemm_math::tf32, .bias = bias,
 //                 .activation = gemm_activation::relu, .relu_bits = bits}, x, weights, y)
 //   gemm(stream, {.mask_bits = bits, .column_sums = bias_gradient}, dy, weights, dx)   // enqueued
+//   gemm_tune(stream, {...}, x, weights, y)     // the same, and later calls use the fastest algorithm
 //
 // Needs the CUDA host API only; link deeprec::cublaslt. One launch with everything in its epilogue, and a
 // copy where a bias or sums are not aligned to 16 bytes. Plans are cached; the workspace is the stream's
 // scratch. Not here, and refused: masks by value, sigmoid, GELU by erf, operands of two types.
+//
+// Errors are within gemm()'s bounds, but for GELU: cuBLASLt's is within 2^-18 (1 + |x|) of GELU of x, and
+// where c is bf16, x is the sum rounded to bf16.
 #pragma once
 
 #include <cublasLt.h>
@@ -17,7 +21,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <type_traits>
 
@@ -95,29 +98,103 @@ struct cublaslt_gemm {
 
 namespace detail {
 
-/// One handle for each device, made at the first product; never destroyed, as the driver may be unloaded
-/// before static objects are destroyed.
-inline status cublaslt_handle(int device, cublasLtHandle_t& handle) {
-  constexpr int most = 64;
-  static cublasLtHandle_t* const handles = new cublasLtHandle_t[most]();
-  static std::mutex* const mutex = new std::mutex;
-  if (device >= most) return {errc::unsupported, "gemm: the device number must be below 64 for cuBLASLt"};
-  const std::lock_guard lock(*mutex);
-  if (handles[device] == nullptr) {
-    if (const cublasStatus_t s = cublasLtCreate(&handles[device]); s != CUBLAS_STATUS_SUCCESS) {
-      handles[device] = nullptr;
-      return cublaslt_status(s);
+/// What gemm_tune() times: each algorithm's products as a graph, so that no time of the host is in between.
+struct cublaslt_stopwatch {
+  static constexpr int products = 6, rounds = 5;
+  struct timed {
+    std::shared_ptr<const cublaslt_plan> plan{};
+    cuda_runtime::graph_exec exec = nullptr;
+    float least = std::numeric_limits<float>::infinity();
+  };
+
+  cublaslt_stopwatch() = default;
+  cublaslt_stopwatch(const cublaslt_stopwatch&) = delete;
+  cublaslt_stopwatch& operator=(const cublaslt_stopwatch&) = delete;
+  ~cublaslt_stopwatch() {
+    for (const timed& t : of) {
+      if (t.exec != nullptr) cuda_runtime::end_exec(t.exec);
     }
+    for (const cuda_runtime::event e : {begin, end}) {
+      if (e != nullptr) cuda_runtime::end_event(e);
+    }
+    if (beside != nullptr) cuda_runtime::end_stream(beside);
   }
-  handle = handles[device];
-  return {};
-}
+
+  [[nodiscard]] status start() noexcept {
+    if (const status s = cuda_runtime::make_stream(beside); !s) return s;
+    if (const status s = cuda_runtime::make_event(begin, true); !s) return s;
+    return cuda_runtime::make_event(end, true);
+  }
+  /// The graph of several run(on); `ran` is what they answered.
+  template <class Run>
+  [[nodiscard]] status capture(timed& into, status& ran, const Run& run) const {
+    if (const status s = cuda_runtime::begin_capture(beside); !s) return s;
+    for (int i = 0; i < products && ran.ok(); ++i) ran = run(beside);
+    cuda_runtime::graph graph = nullptr;
+    const status ended = cuda_runtime::end_capture(beside, graph);
+    if (!ended || !ran) {
+      if (ended.ok()) cuda_runtime::end_graph(graph);
+      return ran.ok() ? ended : status();
+    }
+    const status s = cuda_runtime::instantiate(into.exec, graph);
+    cuda_runtime::end_graph(graph);
+    return s;
+  }
+  [[nodiscard]] status time(timed& t, cudaStream_t on) const noexcept {
+    // The first launch keeps the device busy while the host enqueues the second.
+    if (const status s = cuda_runtime::launch(t.exec, on); !s) return s;
+    if (const status s = cuda_runtime::record(begin, on); !s) return s;
+    if (const status s = cuda_runtime::launch(t.exec, on); !s) return s;
+    if (const status s = cuda_runtime::record(end, on); !s) return s;
+    if (const status s = cuda_runtime::wait_for(end); !s) return s;
+    float took = 0;
+    if (const status s = cuda_runtime::milliseconds(took, begin, end); !s) return s;
+    t.least = (std::min)(t.least, took);
+    return {};
+  }
+
+  cuda_runtime::stream beside = nullptr;  ///< captures: the caller's may be the null stream
+  cuda_runtime::event begin = nullptr, end = nullptr;
+  timed of[cublaslt_choices::most];
+  int count = 0;
+};
 
 /// gemm() by cuBLASLt, on streams with scratch memory.
 struct cublaslt_backend {
-  template <class Backends, class E, class A, class B, class C>
+  template <class E, class A, class B, class C>
   static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
                     const C& c) {
+    return checked(desc, a, b, c, [&](const product& p) { return enqueue(*ctx.executor, p); });
+  }
+  template <class E, class A, class B, class C>
+  static status tune(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
+                     const C& c) {
+    return checked(desc, a, b, c, [&](const product& p) { return tune(*ctx.executor, p); });
+  }
+
+ private:
+  using view = gemm_view<device_space>;
+  using desc_type = basic_gemm_desc<device_space>;
+
+  struct product {
+    const desc_type& desc;
+    view a, b, c;
+    void* out;  // c's
+
+    [[nodiscard]] index_t m() const noexcept { return c.extent(0); }
+    [[nodiscard]] index_t n() const noexcept { return c.extent(1); }
+    [[nodiscard]] index_t k() const noexcept { return a.extent(desc.a == gemm_operand::transposed ? 0 : 1); }
+    [[nodiscard]] bool empty() const noexcept { return m() == 0 || n() == 0 || desc.batch.count == 0; }
+    [[nodiscard]] const void* old() const noexcept {
+      return desc.residual.absent() ? out : desc.residual.data();
+    }
+    [[nodiscard]] bool adds() const noexcept {
+      return !desc.residual.absent() || desc.c == gemm_output::accumulate;
+    }
+  };
+
+  template <class A, class B, class C, class Then>
+  static status checked(const desc_type& desc, const A& a, const B& b, const C& c, const Then& then) {
     static_assert(!std::is_same_v<B, gemm_weights>,
                   "deeprec::gemm: gemm_weights are the host's. Fix: pass a device view for b; a tensor core "
                   "needs no packing.");
@@ -125,24 +202,20 @@ struct cublaslt_backend {
                       reachable_as<typename B::space, device_space> &&
                       reachable_as<typename C::space, device_space>,
                   "deeprec::gemm: a view of host memory on a CUDA stream. Fix: pass device views.");
-    const view left(a), right(b), out(c);
-    if (const status s = cublaslt_gemm::can_run(desc, left.storage(), right.storage(), out.storage()); !s) {
+    const product p{desc, view(a), view(b), view(c), c.data_handle()};
+    if (const status s = cublaslt_gemm::can_run(desc, p.a.storage(), p.b.storage(), p.c.storage()); !s) {
       return s;
     }
 #if DEEPREC_EXCEPTIONS
     try {
-      return enqueue(*ctx.executor, desc, left, right, out, c.data_handle());
+      return then(p);
     } catch (const std::bad_alloc&) {
       return {errc::out_of_memory, "gemm: the host must have memory for plans of cuBLASLt"};
     }
 #else
-    return enqueue(*ctx.executor, desc, left, right, out, c.data_handle());
+    return then(p);
 #endif
   }
-
- private:
-  using view = gemm_view<device_space>;
-  using desc_type = basic_gemm_desc<device_space>;
 
   static std::uintptr_t address(const void* p) noexcept { return reinterpret_cast<std::uintptr_t>(p); }
 
@@ -171,87 +244,94 @@ struct cublaslt_backend {
   }
 
   /// An empty product: column sums are 0.
-  static status nothing(cudaStream_t on, const desc_type& desc, index_t m, index_t n) {
-    if (desc.bias_gradient.data_handle() != nullptr && m > 0 && desc.batch.count != 0) {
+  static status nothing(cudaStream_t on, const product& p) {
+    const desc_type& desc = p.desc;
+    if (desc.bias_gradient.data_handle() != nullptr && p.m() > 0 && desc.batch.count != 0) {
       return {errc::unsupported, "gemm: c must have columns for cuBLASLt to make a bias gradient"};
     }
-    if (desc.column_sums.data_handle() == nullptr || n == 0) return {};
-    return zero(desc.column_sums.data_handle(), static_cast<std::size_t>(n) * sizeof(float), on);
+    if (desc.column_sums.data_handle() == nullptr || p.n() == 0) return {};
+    return zero(desc.column_sums.data_handle(), static_cast<std::size_t>(p.n()) * sizeof(float), on);
   }
 
-  template <class Stream>
-  static status enqueue(Stream& stream, const desc_type& desc, const view& a, const view& b, const view& c,
-                        void* out) {
-    const index_t m = c.extent(0), n = c.extent(1);
-    const index_t k = a.extent(desc.a == gemm_operand::transposed ? 0 : 1);
-    const cudaStream_t on = stream.get();
-    if (m == 0 || n == 0 || desc.batch.count == 0) return nothing(on, desc, m, n);
-    cublaslt_key key{.m = m, .n = n, .k = k};
+  /// The key of a plan, and the pointers that are not in it.
+  struct operands {
+    cublaslt_key key;
+    const void* bias = nullptr;
+    float* sums = nullptr;  ///< of columns, or the bias gradient
+    std::size_t vector_bytes = 0;
+    bool moved = false;  ///< bias or sums are used in scratch
+    const void* bits = nullptr;
+  };
+  static status describe(const product& p, operands& made) {
+    const desc_type& desc = p.desc;
+    cublaslt_key& key = made.key;
+    key.m = p.m();
+    key.n = p.n();
+    key.k = p.k();
     if (const status s = cuda_runtime::get_device(key.device); !s) return s;
-    cublasLtHandle_t handle = nullptr;
-    if (const status s = cublaslt_handle(key.device, handle); !s) return s;
 
     // Bias, its gradient or column sums (a product has at most one of them); in scratch where unaligned.
     key.epilogue = epilogue_of(desc);
-    const void* const bias = desc.bias.data_handle();
-    float* const sums = key.epilogue == CUBLASLT_EPILOGUE_BGRADB ? desc.bias_gradient.data_handle()
-                                                                 : desc.column_sums.data_handle();
-    const void* vector = sums != nullptr ? sums : bias;
-    const std::size_t vector_bytes =
-        static_cast<std::size_t>(key.epilogue == CUBLASLT_EPILOGUE_BGRADB ? m : n) * sizeof(float);
-    const bool moved = address(vector) % 16 != 0;
-    key.vector_begins = moved ? 256 : cublaslt_alignment(address(vector));
-    const void* bits = nullptr;
+    const bool of_rows = key.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+    made.bias = desc.bias.data_handle();
+    made.sums = of_rows ? desc.bias_gradient.data_handle() : desc.column_sums.data_handle();
+    const std::uintptr_t vector = made.sums != nullptr ? address(made.sums) : address(made.bias);
+    made.vector_bytes = static_cast<std::size_t>(of_rows ? key.m : key.n) * sizeof(float);
+    made.moved = vector % 16 != 0;
+    key.vector_begins = made.moved ? 256 : cublaslt_alignment(vector);
     if (cublaslt_has_bits(key.epilogue)) {
       const bool masks = desc.relu_bits.absent();
-      bits = masks ? desc.mask_bits.data_handle() : desc.relu_bits.data_handle();
+      made.bits = masks ? desc.mask_bits.data_handle() : desc.relu_bits.data_handle();
       key.bits_stride = masks ? desc.mask_bits.stride(0) : desc.relu_bits.stride(0);
-      if (address(bits) % 16 != 0) {
+      if (address(made.bits) % 16 != 0) {
         return {errc::unsupported, masks
                                        ? "gemm: cuBLASLt's mask_bits begin at a multiple of 16 bytes"
                                        : "gemm: relu_bits must begin at a multiple of 16 bytes for cuBLASLt"};
       }
-      key.bits_begin = cublaslt_alignment(address(bits));
+      key.bits_begin = cublaslt_alignment(address(made.bits));
     }
 
-    const bool has_residual = !desc.residual.absent();
-    const void* const old = has_residual ? desc.residual.data() : out;
-    key.inputs = a.storage();
-    key.output = c.storage();
+    key.inputs = p.a.storage();
+    key.output = p.c.storage();
     key.math = key.inputs == gemm_storage::bf16 ? gemm_math::f32 : detail::permission_of(desc.math);
-    key.c_stride = leading_dimension(c);
-    key.old_stride = leading_dimension(has_residual ? desc.residual : c);
+    key.c_stride = leading_dimension(p.c);
+    key.old_stride = leading_dimension(desc.residual.absent() ? p.c : desc.residual);
     key.count = desc.batch.count;
     if (key.count != 1) key.c_batch_stride = desc.batch.c_batch_stride;
     const auto begins = [](const void* at, index_t step, gemm_storage storage) {
       return cublaslt_alignment(address(at), static_cast<std::uintptr_t>(step * bytes_of(storage)));
     };
-    key.c_begins = begins(out, key.c_batch_stride, key.output);
-    key.old_begins = begins(old, key.c_batch_stride, key.output);
-    if (k == 0) {  // a sum of no terms: a product of zeros with k = 1
+    key.c_begins = begins(p.out, key.c_batch_stride, key.output);
+    key.old_begins = begins(p.old(), key.c_batch_stride, key.output);
+    if (key.k == 0) {  // a sum of no terms: a product of zeros with k = 1
       key.k = 1;
       key.a_stride = 1;
-      key.b_stride = n;
-    } else {
-      key.a = desc.a;
-      key.b = desc.b;
-      key.a_stride = leading_dimension(a);
-      key.b_stride = leading_dimension(b);
-      if (key.count != 1) {
-        key.a_batch_stride = desc.batch.a_batch_stride;
-        key.b_batch_stride = desc.batch.b_batch_stride;
-      }
-      key.a_begins = begins(a.data(), key.a_batch_stride, key.inputs);
-      key.b_begins = begins(b.data(), key.b_batch_stride, key.inputs);
+      key.b_stride = key.n;
+      return {};
     }
+    key.a = desc.a;
+    key.b = desc.b;
+    key.a_stride = leading_dimension(p.a);
+    key.b_stride = leading_dimension(p.b);
+    if (key.count != 1) {
+      key.a_batch_stride = desc.batch.a_batch_stride;
+      key.b_batch_stride = desc.batch.b_batch_stride;
+    }
+    key.a_begins = begins(p.a.data(), key.a_batch_stride, key.inputs);
+    key.b_begins = begins(p.b.data(), key.b_batch_stride, key.inputs);
+    return {};
+  }
 
-    const std::shared_ptr<const cublaslt_plan> plan = cublaslt_plan_for(handle, key);
-    if (!plan->answer) return plan->answer;
-
+  /// Enqueues a plan's product on `on`, with scratch of `stream`, to `out`.
+  template <class Stream>
+  static status enqueue(Stream& stream, cudaStream_t on, const product& p, const operands& with,
+                        const cublaslt_plan& plan, void* out) {
     scratch_layout layout;
-    static_cast<void>(layout.add<std::byte>(static_cast<index_t>(plan->workspace)));  // at offset 0
-    const std::size_t vector_at = layout.add<std::byte>(moved ? static_cast<index_t>(vector_bytes) : 0);
-    const std::size_t zeros = k == 0 ? static_cast<std::size_t>((std::max)(m, n)) * sizeof(float) : 0;
+    static_cast<void>(layout.add<std::byte>(static_cast<index_t>(plan.workspace)));  // at offset 0
+    const std::size_t vector_at =
+        layout.add<std::byte>(with.moved ? static_cast<index_t>(with.vector_bytes) : 0);
+    const std::size_t zeros =
+        p.k() == 0 ? static_cast<std::size_t>((std::max)(p.m(), p.n())) * sizeof(float) : 0;
     const std::size_t zeros_at = layout.add<std::byte>(static_cast<index_t>(zeros));
     std::byte* scratch = nullptr;
     if (layout.bytes() > 0) {
@@ -260,23 +340,95 @@ struct cublaslt_backend {
     if (zeros > 0) {
       if (const status s = zero(scratch + zeros_at, zeros, on); !s) return s;
     }
-    if (moved) {
+    const void* vector = with.sums != nullptr ? with.sums : with.bias;
+    if (with.moved) {
       vector = scratch + vector_at;
-      if (sums == nullptr) {
-        if (const status s = copy(scratch + vector_at, bias, vector_bytes, on); !s) return s;
+      if (with.sums == nullptr) {
+        if (const status s = copy(scratch + vector_at, with.bias, with.vector_bytes, on); !s) return s;
       }
     }
-    cublaslt_product product = plan->product;  // a copy: threads share the plan
-    if (const status s = place_cublaslt_pointers(key, product.steps, vector, bits); !s) return s;
-    const float one = 1, beta = has_residual || desc.c == gemm_output::accumulate ? 1.0F : 0.0F;
-    const void* const first = k == 0 ? scratch + zeros_at : b.data();
-    const void* const second = k == 0 ? scratch + zeros_at : a.data();
+    cublaslt_product made = plan.product;  // a copy: threads share the plan
+    if (const status s = place_cublaslt_pointers(with.key, made.steps, vector, with.bits); !s) return s;
+    const float one = 1, beta = p.adds() ? 1.0F : 0.0F;
+    const void* const first = p.k() == 0 ? scratch + zeros_at : p.b.data();
+    const void* const second = p.k() == 0 ? scratch + zeros_at : p.a.data();
     const cublasStatus_t s = cublasLtMatmul(
-        handle, &product.steps, &one, first, &product.first, second, &product.second, &beta, old, &product.c,
-        out, &product.d, &plan->algorithm, plan->workspace > 0 ? scratch : nullptr, plan->workspace, on);
+        plan.handle, &made.steps, &one, first, &made.first, second, &made.second, &beta, p.old(), &made.c,
+        out, &made.d, &plan.algorithm, plan.workspace > 0 ? scratch : nullptr, plan.workspace, on);
     if (s != CUBLAS_STATUS_SUCCESS) return cublaslt_status(s);
-    if (moved && sums != nullptr) return copy(sums, scratch + vector_at, vector_bytes, on);
+    if (with.moved && with.sums != nullptr)
+      return copy(with.sums, scratch + vector_at, with.vector_bytes, on);
     return {};
+  }
+
+  template <class Stream>
+  static status enqueue(Stream& stream, const product& p) {
+    if (p.empty()) return nothing(stream.get(), p);
+    operands with;
+    if (const status s = describe(p, with); !s) return s;
+    const std::shared_ptr<const cublaslt_plan> plan = cublaslt_plan_for(with.key);
+    if (!plan->answer) return plan->answer;
+    return enqueue(stream, stream.get(), p, with, *plan, p.out);
+  }
+
+  /// Where products are timed: in scratch if they read c, else in c.
+  template <class Scope>
+  static status place_to_time(Scope& scope, const product& p, void*& out) {
+    out = p.out;
+    if (!p.adds() || p.old() != p.out) return {};
+    const index_t step = p.desc.batch.count == 1 ? 0 : p.desc.batch.c_batch_stride;
+    const index_t others = (p.desc.batch.count - 1) * (step < 0 ? -step : step);
+    const index_t one = (p.m() - 1) * leading_dimension(p.c) + p.n();
+    std::byte* made = nullptr;
+    const auto bytes = static_cast<std::size_t>((others + one) * bytes_of(p.c.storage()));
+    if (const status s = scope.take(bytes, made); !s) return s;
+    out = step < 0 ? offset_by(static_cast<void*>(made), others, p.c.storage()) : made;
+    return {};
+  }
+
+  template <class Stream>
+  static status tune(Stream& stream, const product& p) {
+    const cudaStream_t on = stream.get();
+    bool capturing = false;
+    if (const status s = cuda_runtime::capturing(capturing, on); !s) return s;
+    if (capturing) return {errc::unsupported, "gemm_tune: the stream must not be captured"};
+    if (p.empty()) return nothing(on, p);
+    operands with;
+    if (const status s = describe(p, with); !s) return s;
+    const cublaslt_choices choices = ask_cublaslt(with.key);
+    if (!choices.plan.answer) return choices.plan.answer;
+
+    cublaslt_stopwatch watch;
+    if (const status s = watch.start(); !s) return s;
+    status failed;  // of the first algorithm that can't run
+    {
+      typename Stream::scratch_scope scope(stream);
+      void* out = nullptr;
+      if (const status s = place_to_time(scope, p, out); !s) return s;
+      for (int i = 0; i < choices.count; ++i) {
+        auto& t = watch.of[watch.count];
+        t.plan = std::make_shared<const cublaslt_plan>(choices.plan_of(i));
+        const auto run = [&](cudaStream_t where) { return enqueue(stream, where, p, with, *t.plan, out); };
+        status ran = run(on);  // scratch grows here, and modules are loaded
+        if (ran.ok()) {
+          if (const status s = watch.capture(t, ran, run); !s) return s;
+        }
+        if (ran.ok()) ++watch.count;
+        if (failed.ok()) failed = ran;
+      }
+      if (watch.count == 0) return failed;
+      for (int round = 0; round < cublaslt_stopwatch::rounds; ++round) {
+        for (int i = 0; i < watch.count; ++i) {
+          if (const status s = watch.time(watch.of[i], on); !s) return s;
+        }
+      }
+    }
+    const cublaslt_stopwatch::timed* fastest = watch.of;
+    for (int i = 1; i < watch.count; ++i) {
+      if (watch.of[i].least < fastest->least) fastest = watch.of + i;
+    }
+    cublaslt_plans().put(with.key, fastest->plan);
+    return enqueue(stream, on, p, with, *fastest->plan, p.out);
   }
 };
 
@@ -285,7 +437,40 @@ struct cublaslt_backend {
 template <class Backends, class E, class A, class B, class C>
 status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a,
                const B& b, const C& c) {
-  return detail::cublaslt_backend::run<Backends>(ctx, desc, a, b, c);
+  return detail::cublaslt_backend::run(ctx, desc, a, b, c);
+}
+
+/// Times the algorithms that cuBLASLt's heuristic names for a product, and pins the fastest: gemm() takes the
+/// first, which may be far from it. The result is that of one gemm(), enqueued.
+///
+/// The pinned algorithm serves every later product whose shape, strides, types, math, steps, device and
+/// alignment of pointers (up to 256 bytes) are the same, whatever their addresses and values, until 1024
+/// others have been used since: the cache keeps as many. Graphs that were captured before keep theirs.
+///
+/// @pre      as gemm() on a CUDA stream. Where c's old values are read (accumulate, or c as residual),
+///           products are timed into scratch of c's size, which the workspace keeps; else into c. Bits, bias
+///           gradient and sums are written by every product
+/// @numerics as gemm(). Algorithms sum in different orders: tuning may change the bits of a product once, and
+///           two processes may pin different algorithms; the same algorithm gives the same bits
+/// @cost     waits; some 500 products: 8 algorithms, each once by itself, then the least of 5 times of 6
+///           products in a graph. Allocates on host and device. Other work on the device spoils the times
+/// @threads  as gemm(); other threads may run the same product
+/// @error    as gemm(), also where there is no algorithm; unsupported while the stream is captured;
+///           device_error, out_of_memory (events, graphs). An algorithm that fails to start is passed over,
+///           and its failure returned if all do. After a failure nothing is pinned, and c is unchanged where
+///           its old values are read, else written in part, as are bits, bias gradient and sums
+/// @example  gemm_tune(stream, desc, x, weights, y).or_throw();  // once, before the step is captured
+template <class Context, class A, class B, class C, class = detail::unit>
+[[nodiscard]] status gemm_tune(Context&& context_or_executor, const basic_gemm_desc<device_space>& desc,
+                               const A& a, const B& b, const C& c) {
+  const auto ctx = detail::as_context(context_or_executor);
+  static_assert(std::is_same_v<std::remove_cvref_t<decltype(ctx.backend())>, cuda_backend>,
+                "deeprec::gemm_tune: an executor of the host. Fix: pass a cuda_stream or cuda_executor; the "
+                "host's gemm() chooses by shape.");
+  const detail::verb_call call(ctx, "gemm_tune");
+  if (!call) return call.stopped();
+  if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;
+  return detail::cublaslt_backend::tune(ctx, desc, a, b, c);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -104,6 +104,14 @@ class warp_team {
 #endif
   }
 
+  /// In a kernel that launch_early() enqueued: waits until the kernels before it have ended, and sees what
+  /// they wrote. Each thread of such a kernel calls it once at least.
+  DEEPREC_HD void wait_for_earlier_kernels() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  }
+
   /// As write_fault. Called by one lane, off the hot path.
   DEEPREC_HD void report([[maybe_unused]] device_fault* fault, [[maybe_unused]] errc code,
                          [[maybe_unused]] index_t table, [[maybe_unused]] index_t bag,
@@ -136,6 +144,13 @@ inline dim3 grid_of(index_t units, int lanes, int panels = 1) {
               static_cast<unsigned>(panels));
 }
 
+/// Lets a kernel that launch_early() has enqueued behind this one begin, once all blocks have called it.
+inline __device__ void let_next_kernel_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /// Enqueues a kernel with blocks of block_threads. Returns the error of this launch only; an earlier pending
 /// error is neither reported nor cleared.
 template <class... Parameters>
@@ -145,6 +160,26 @@ status launch_kernel(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
   shape.gridDim = grid;
   shape.blockDim = dim3(block_threads);
   shape.stream = on;
+  return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
+}
+
+/// The same for a kernel that may begin while the one before it runs, where that one calls
+/// let_next_kernel_begin(); before sm_90 it begins behind it.
+///
+/// @pre  the kernel reads what the one before it writes only after warp_team::wait_for_earlier_kernels(), and
+///       writes nothing that the one before it reads
+template <class... Parameters>
+status launch_early(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
+                    const std::type_identity_t<Parameters>&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t shape{};
+  shape.gridDim = grid;
+  shape.blockDim = dim3(block_threads);
+  shape.stream = on;
+  shape.attrs = &early;
+  shape.numAttrs = 1;
   return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
 }
 

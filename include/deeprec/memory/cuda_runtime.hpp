@@ -37,6 +37,12 @@ struct cuda_runtime {
   /// False for a handle that denotes a different stream in each thread.
   static bool is_one_stream(stream on) noexcept { return on != cudaStreamPerThread; }
 
+  /// Doesn't wait for the null stream.
+  static status make_stream(stream& made) noexcept {
+    return cuda_status(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, 0));
+  }
+  static void end_stream(stream dead) noexcept { static_cast<void>(cudaStreamDestroy(dead)); }
+
   // --- events ---
   static status make_event(event& made, bool timed) noexcept {
     return cuda_status(cudaEventCreateWithFlags(&made, timed ? cudaEventDefault : cudaEventDisableTiming));

@@ -1,7 +1,8 @@
 // Plans of cuBLASLt products, keyed by everything that the heuristic's result depends on.
 //
-//   cublaslt_key ──found──> cublaslt_plan: descriptors without pointers, an algorithm, its workspace
-//        └──else──> make_cublaslt_plan(): descriptors, preferences, one call of the heuristic
+//   cublaslt_key ──found──> cublaslt_plan: handle, descriptors without pointers, an algorithm, its workspace
+//        └──else──> ask_cublaslt(): descriptors, preferences, one call of the heuristic; its first algorithm,
+//                   unless gemm_tune() has pinned another
 //
 // The heuristic gets the alignment of a product's pointers, not the pointers. That there is no algorithm is
 // cached as well.
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/hash.hpp>
@@ -171,10 +173,50 @@ struct cublaslt_product {
 struct cublaslt_plan {
   status answer;         ///< why there is nothing to run
   bool settled = false;  ///< the heuristic has returned; else the failure may be transient
+  cublasLtHandle_t handle = nullptr;
   cublaslt_product product;
   cublasLtMatmulAlgo_t algorithm;
   std::size_t workspace = 0;
 };
+
+/// The algorithms that the heuristic names, in its order.
+struct cublaslt_choices {
+  static constexpr int most = 8;
+  struct choice {
+    cublasLtMatmulAlgo_t algorithm;
+    std::size_t workspace;
+  };
+
+  cublaslt_plan plan;  ///< without an algorithm
+  int count = 0;       ///< 0 where the plan's answer is a failure
+  choice found[most];
+
+  [[nodiscard]] cublaslt_plan plan_of(int i) const {
+    cublaslt_plan made = plan;
+    if (!made.answer) return made;
+    made.algorithm = found[i].algorithm;
+    made.workspace = found[i].workspace;
+    return made;
+  }
+};
+
+/// One handle for each device, made at the first product; never destroyed, as the driver may be unloaded
+/// before static objects are destroyed.
+inline status cublaslt_handle(int device, cublasLtHandle_t& handle) {
+  constexpr int most = 64;
+  static cublasLtHandle_t* const handles = new cublasLtHandle_t[most]();
+  static std::mutex* const mutex = new std::mutex;
+  if (device >= most) return {errc::unsupported, "gemm: the device number must be below 64 for cuBLASLt"};
+  const std::lock_guard lock(*mutex);
+  if (handles[device] == nullptr) {
+    if (const cublasStatus_t s = cublasLtCreate(&handles[device]); s != CUBLAS_STATUS_SUCCESS) {
+      handles[device] = nullptr;
+      return cublaslt_status(s);
+    }
+  }
+  handle = handles[device];
+  return {};
+}
 
 // Row-major is column-major transposed: c^T (n,m) = op(b)^T op(a)^T. So the first operand is b, the
 // bias runs along c^T's columns, and so do the bits of a row.
@@ -239,11 +281,14 @@ inline status place_cublaslt_pointers(const cublaslt_key& q, cublasLtMatmulDescO
   return cublaslt_status(s);
 }
 
-/// Makes a plan by one call of the heuristic.
-inline cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_key& q) {
-  cublaslt_plan plan{};
+/// Calls the heuristic once.
+inline cublaslt_choices ask_cublaslt(const cublaslt_key& q) {
+  cublaslt_choices made{};
+  cublaslt_plan& plan = made.plan;
+  plan.answer = cublaslt_handle(q.device, plan.handle);
+  if (!plan.answer) return made;
   plan.answer = make_cublaslt_product(q, plan.product);
-  if (!plan.answer) return plan;
+  if (!plan.answer) return made;
 
   cublasLtMatmulPreferenceOpaque_t wish;
   cublasStatus_t s = cublasLtMatmulPreferenceInit(&wish);
@@ -257,8 +302,13 @@ inline cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, q.a_begins);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, q.old_begins);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, q.c_begins);
+  // By default pieces of k may be summed in the type of the result. As bf16 they would be rounded one by one,
+  // and the error would grow with the pieces, not with their sum.
+  const std::uint32_t sums = q.output == gemm_storage::bf16 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                            : CUBLASLT_REDUCTION_SCHEME_MASK;
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, sums);
   plan.answer = cublaslt_status(s);
-  if (!plan.answer) return plan;
+  if (!plan.answer) return made;
 
   // It takes the alignment of bias and bits from their pointers, which it does not dereference. These
   // pointers have the alignment in the key, so the result depends on the key alone.
@@ -266,25 +316,22 @@ inline cublaslt_plan make_cublaslt_plan(cublasLtHandle_t handle, const cublaslt_
   plan.answer = place_cublaslt_pointers(
       q, asked.steps, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(q.vector_begins)),
       reinterpret_cast<const void*>(static_cast<std::uintptr_t>(q.bits_begin)));
-  if (!plan.answer) return plan;
-  constexpr int most = 4;
-  cublasLtMatmulHeuristicResult_t found[most] = {};
+  if (!plan.answer) return made;
+  cublasLtMatmulHeuristicResult_t found[cublaslt_choices::most] = {};
   int count = 0;
-  s = cublasLtMatmulAlgoGetHeuristic(handle, &asked.steps, &asked.first, &asked.second, &asked.c, &asked.d,
-                                     &wish, most, found, &count);
+  s = cublasLtMatmulAlgoGetHeuristic(plan.handle, &asked.steps, &asked.first, &asked.second, &asked.c,
+                                     &asked.d, &wish, cublaslt_choices::most, found, &count);
   if (s != CUBLAS_STATUS_SUCCESS && s != CUBLAS_STATUS_NOT_SUPPORTED) {
     plan.answer = cublaslt_status(s);
-    return plan;
+    return made;
   }
   plan.settled = true;
-  for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < count; ++i) {  // the best is first
+  for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < count; ++i) {
     if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > cublaslt_workspace) continue;
-    plan.algorithm = found[i].algo;
-    plan.workspace = found[i].workspaceSize;
-    return plan;
+    made.found[made.count++] = {found[i].algo, found[i].workspaceSize};
   }
-  plan.answer = cublaslt_no_algorithm(q);
-  return plan;
+  if (made.count == 0) plan.answer = cublaslt_no_algorithm(q);
+  return made;
 }
 
 inline plan_cache<cublaslt_key, cublaslt_plan>& cublaslt_plans() {
@@ -294,11 +341,9 @@ inline plan_cache<cublaslt_key, cublaslt_plan>& cublaslt_plans() {
 }
 
 /// The plan of a key, cached once the heuristic has returned.
-inline std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(cublasLtHandle_t handle,
-                                                              const cublaslt_key& q) {
+inline std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(const cublaslt_key& q) {
   auto& plans = cublaslt_plans();
-  auto plan =
-      plans.get(q, [&] { return std::make_shared<const cublaslt_plan>(make_cublaslt_plan(handle, q)); });
+  auto plan = plans.get(q, [&] { return std::make_shared<const cublaslt_plan>(ask_cublaslt(q).plan_of(0)); });
   if (!plan->settled) plans.forget(q);
   return plan;
 }

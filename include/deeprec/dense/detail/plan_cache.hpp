@@ -1,6 +1,7 @@
 // A bounded, thread-safe cache of plans that are costly to make, keyed by what they compute.
 //
 //   cache.get(query, make)    the cached plan, or the result of make(), called outside the lock
+//   cache.put(query, plan)    replaces what get() returns
 //
 // A refusal is cached as well. A full cache evicts the least recently used entry; pointers that it returned
 // stay valid.
@@ -11,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
@@ -43,6 +45,15 @@ class plan_cache {
     std::shared_ptr<const Value> kept = at->second.value;
     if (entries_.size() > capacity_) drop_oldest();
     return kept;
+  }
+
+  void put(const Key& key, std::shared_ptr<const Value> value) {
+    const std::lock_guard lock(mutex_);
+    entry& at = entries_[key];
+    at.value = std::move(value);
+    at.used = ++clock_;
+    ++made_;
+    if (entries_.size() > capacity_) drop_oldest();
   }
 
   /// Removes an entry, so that the next get() makes it again: for a plan that failed for a transient reason.

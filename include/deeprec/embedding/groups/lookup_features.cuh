@@ -4,7 +4,9 @@
 //   group.add(device_users, combiner::sum);  group.add(device_items, pooling{combiner::mean, bounds::skip});
 //   lookup(stream, group, bags, out);          bags: T batches in device memory · out in device memory
 //
-// Formats, widths and poolings may differ: a block finds its table in the arguments of the launch.
+// Formats, widths and poolings may differ: a block finds its table in the arguments of the launch. A launch
+// whose tables are all floats with rows of 16-byte pieces, pooled by sums or means of checked ids, runs a
+// kernel with twice as many warps in an SM.
 // More than 96 tables take one launch per 96. A bag is summed by one team, however long it is: for bags of
 // many thousands of ids call lookup, which splits them into chunks.
 #pragma once
@@ -31,7 +33,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
-template <class Task>
+/// @tparam Element, Rules  of all tables; any_element and chosen_rules: of each, as its entry has them
+template <class Element, class Rules, class Task>
 __global__ void __launch_bounds__(block_threads)
     pool_groups(const __grid_constant__ detail::group_launch<Task> all) {
   const int table = detail::table_of_block(all.first_block, all.tables, blockIdx.x);
@@ -42,11 +45,15 @@ __global__ void __launch_bounds__(block_threads)
   const index_t bag = entry.panels == 1 ? unit : unit / entry.panels;
   const int panel = entry.panels == 1 ? 0 : static_cast<int>(unit % entry.panels);
   if (bag >= entry.task.bags) return;
-  if (!entry.wide) {
-    detail::pool_bag<detail::any_element, 1>(entry.rules, team, entry.task, bag, panel);
-    return;
+  if constexpr (std::is_same_v<Rules, detail::chosen_rules>) {
+    if (!entry.wide) {
+      detail::pool_bag<Element, 1>(entry.rules, team, entry.task, bag, panel);
+      return;
+    }
+    detail::pool_bag<Element, detail::group_columns>(entry.rules, team, entry.task, bag, panel);
+  } else {
+    detail::pool_bag<Element, detail::group_columns>(Rules{}, team, entry.task, bag, panel);
   }
-  detail::pool_bag<detail::any_element, detail::group_columns>(entry.rules, team, entry.task, bag, panel);
 }
 
 }  // namespace DEEPREC_DEVICE
@@ -61,11 +68,12 @@ template <class Context, class Group>
   static_assert(std::is_same_v<detail::group_space<Bags>, device_space>,
                 "deeprec::lookup: a group of host memory given to a CUDA context. Fix: "
                 "feature_group<lookups_only, jagged_view<Id, Offset, device_space>>.");
-  using launch_type = detail::group_launch<typename detail::device_feature<Bags, Out>::task_type>;
+  using task_type = typename detail::device_feature<Bags, Out>::task_type;
+  using launch_type = detail::group_launch<task_type>;
   static_assert(sizeof(launch_type) <= 32764);
   const auto features = op.group().parts();
   // Everything is checked before the first launch.
-  detail::group_entry<typename detail::device_feature<Bags, Out>::task_type> entry{};
+  detail::group_entry<task_type> entry{};
   index_t units = 0;
   for (std::size_t t = 0; t < features.size(); ++t) {
     const status s = detail::make_entry(features[t], bags[t], outs[t], entry, units);
@@ -96,9 +104,11 @@ template <class Context, class Group>
     }
     all->first_block[all->tables] = blocks;
     if (blocks == 0) continue;
+    const bool plain = std::all_of(all->entries, all->entries + all->tables, detail::is_plain<task_type>);
     const status s = DEEPREC_DEVICE::launch_kernel(
-        DEEPREC_DEVICE::pool_groups<typename detail::device_feature<Bags, Out>::task_type>, dim3(blocks),
-        ctx.executor->get(), *all);
+        plain ? DEEPREC_DEVICE::pool_groups<float, detail::plain_rules, task_type>
+              : DEEPREC_DEVICE::pool_groups<detail::any_element, detail::chosen_rules, task_type>,
+        dim3(blocks), ctx.executor->get(), *all);
     if (!s) return s;
   }
   return {};

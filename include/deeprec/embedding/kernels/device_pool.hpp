@@ -1,6 +1,7 @@
 // Bodies of the lookup kernels: pooling of one bag by a team of lanes, as plain functions of a team.
 //
-//   team      lane(), lanes(), from(x, lane), across(x, mask), ballot(b), report(...), count(...)
+//   team      lane(), lanes(), from(x, lane), across(x, mask), ballot(b), report(...), count(...),
+//             wait_for_earlier_kernels()
 //             a part of a warp on the device (lookup.cuh); one lane, or threads in lockstep, in a test
 //
 //   bag b, panel p:   each lane reads one id and broadcasts it; all lanes add Vec columns each
@@ -80,6 +81,81 @@ DEEPREC_HD DEEPREC_INLINE void start_fold(const Rules& rules, float (&total)[Vec
   for (int v = 0; v < Vec; ++v) total[v] = rules.adding() ? 0.0F : -__builtin_inff();
 }
 
+/// Rules known at compile time, under which each id that is no fault is used, by its row as it is.
+template <class Rules>
+inline constexpr bool uses_each_id = false;
+template <bool Adding, bool Checks, bool Prunes>
+inline constexpr bool uses_each_id<fixed_rules<Adding, false, false, Checks, Prunes>> = true;
+
+/// fold_positions under such rules, without weights; false where an id is bad. Lanes exchange nothing: each
+/// reads all ids, one address a team, and the next ids are read while rows are on their way. Nothing between
+/// two loads of rows is conditional: behind the end the last id is read again, and a lane without columns
+/// reads the first ones.
+///
+/// @tparam AtOnce  rows in flight
+template <class Element, int Vec, int AtOnce, class Rules, class Task>
+class each_position {
+  using id_type = std::remove_cv_t<std::remove_pointer_t<decltype(Task::ids)>>;
+  using lane = row_lane<Element, Vec>;
+
+ public:
+  DEEPREC_HD DEEPREC_INLINE each_position(const Task& task, index_t begin, index_t end, index_t column)
+      : task_(task), next_(task.ids + begin), left_(end - begin), from_(column < task.width ? column : 0) {
+    read_ids();
+  }
+
+  DEEPREC_HD DEEPREC_INLINE bool fold(const Rules& rules, float (&total)[Vec]) {
+    DEEPREC_ROLLED
+    while (left_ > 0) {
+      bool bad = false;
+      DEEPREC_UNROLLED
+      for (int i = 0; i < AtOnce; ++i) bad = bad | task_.is_bad_row(ids_[i]);
+      if (rules.checks() && bad) return false;
+      if (left_ > AtOnce / 2) {
+        fold_some<AtOnce>(rules, total);
+      } else {
+        fold_some<AtOnce / 2>(rules, total);
+      }
+    }
+    return true;
+  }
+
+ private:
+  DEEPREC_HD DEEPREC_INLINE void read_ids() {
+    if (left_ >= AtOnce) {
+      DEEPREC_UNROLLED
+      for (int i = 0; i < AtOnce; ++i) ids_[i] = next_[i];
+    } else if (left_ > 0) {
+      const int last = static_cast<int>(left_) - 1;
+      DEEPREC_UNROLLED
+      for (int i = 0; i < AtOnce; ++i) ids_[i] = next_[i < last ? i : last];
+    }
+  }
+  template <int Count>
+  DEEPREC_HD DEEPREC_INLINE void fold_some(const Rules& rules, float (&total)[Vec]) {
+    typename lane::raw rows[Count];
+    DEEPREC_UNROLLED
+    for (int i = 0; i < Count; ++i) lane::load(task_.near_row(ids_[i]), task_.parts, from_, rows[i]);
+    const int count = left_ < Count ? static_cast<int>(left_) : Count;
+    next_ += Count;
+    left_ -= Count;
+    read_ids();
+    DEEPREC_UNROLLED
+    for (int i = 0; i < Count; ++i) {
+      if (i >= count) break;
+      float x[Vec];
+      lane::decode(rows[i], task_.parts, x);
+      fold_row<Vec>(rules, total, x, 1.0F);
+    }
+  }
+
+  const Task& task_;
+  const id_type* next_;
+  index_t left_;
+  index_t from_;
+  id_type ids_[AtOnce];
+};
+
 /// Folds the rows of positions [begin, end) into the lane's columns. Returns the first bad position, or -1.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE index_t fold_positions(const Rules& rules, const Team& team, const Task& task,
@@ -153,14 +229,22 @@ DEEPREC_HD DEEPREC_INLINE index_t fold_positions(const Rules& rules, const Team&
   return -1;
 }
 
-/// The bag that holds a position: the last one that begins at or before it.
+/// The bag that holds a position: the last one that begins at or before it. Eight bags are looked at at once,
+/// so there are few waits for memory.
 template <class Borders>
 DEEPREC_HD index_t bag_that_holds(const Borders& ranges, index_t bags, index_t position) {
+  constexpr int probes = 8;
   index_t low = 0;
   DEEPREC_ROLLED
   for (index_t high = bags; high - low > 1;) {
-    const index_t middle = low + (high - low) / 2;
-    (ranges.begin(middle) <= position ? low : high) = middle;
+    const index_t step = (high - low + probes) / (probes + 1);
+    int begun = 0;
+    DEEPREC_UNROLLED
+    for (int i = 1; i <= probes; ++i) {
+      begun += low + i * step < high && ranges.begin(low + i * step) <= position ? 1 : 0;
+    }
+    low += begun * step;
+    if (low + step < high) high = low + step;
   }
   return low;
 }
@@ -200,20 +284,35 @@ DEEPREC_HD DEEPREC_INLINE index_t position_of_record(index_t record, index_t pos
   return record % 2 == 1 ? to - 1 : from;
 }
 
+/// Computes the records [first, first + lanes): each lane looks for the bag of one, and the team sums those
+/// of long bags.
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD void sum_chunk(const Rules& rules, const Team& team, const Task& task, index_t record, int panel) {
-  const index_t bag = bag_that_holds(task.ranges, task.bags, position_of_record(record, task.id_count));
-  sum_chunk_of<Element, Vec>(rules, team, task, record, panel, bag, task.ranges.begin(bag),
-                             task.ranges.end(bag));
+DEEPREC_HD void sum_chunks_of(const Rules& rules, const Team& team, const Task& task, index_t first,
+                              int panel) {
+  const index_t record = first + team.lane();
+  const bool here = record < chunk_sums::records(task.id_count);
+  const index_t bag =
+      here ? bag_that_holds(task.ranges, task.bags, position_of_record(record, task.id_count)) : 0;
+  const index_t begin = here ? task.ranges.begin(bag) : 0;
+  const index_t end = here ? task.ranges.end(bag) : 0;
+  const bool is_long = here && end - begin > device_long_bag;
+  if (here && !is_long && panel == 0) task.chunks.counts[record] = {-1, -1, 0, 0, 0, 0};
+  DEEPREC_ROLLED
+  for (unsigned left = team.ballot(is_long); left != 0; left &= left - 1) {
+    const int lane = lowest_bit(left);
+    sum_chunk_of<Element, Vec>(rules, team, task, first + lane, panel, team.from(bag, lane),
+                               team.from(begin, lane), team.from(end, lane));
+  }
 }
 
 /// Adds the records of a long bag, in order. False when one of them is of another bag: then offsets are not
 /// in order, and the bag is summed id by id.
-template <int Vec, class Rules, class Task>
-DEEPREC_HD bool add_chunks(const Rules& rules, const Task& task, index_t bag, index_t begin, index_t end,
-                           index_t column, float (&total)[Vec], pool_counts& counts, index_t& stray,
-                           index_t& bad_position) {
+template <int Vec, class Rules, class Team, class Task>
+DEEPREC_HD bool add_chunks(const Rules& rules, const Team& team, const Task& task, index_t bag, index_t begin,
+                           index_t end, index_t column, float (&total)[Vec], pool_counts& counts,
+                           index_t& stray, index_t& bad_position) {
   const index_t last = (end - 1) / device_chunk;
+  team.wait_for_earlier_kernels();  // of the one that computes the records
   DEEPREC_ROLLED
   for (index_t chunk = begin / device_chunk; chunk <= last; ++chunk) {
     if (task.chunks.counts[chunk_sums::record(chunk, begin)].bag != bag) return false;
@@ -292,6 +391,17 @@ DEEPREC_HD void take_default(const Rules& rules, const Team& team, const Task& t
   fold_row<Vec>(rules, total, x, factor);
 }
 
+/// Divides a sum by what the combiner divides by.
+template <int Vec, class Task>
+DEEPREC_HD DEEPREC_INLINE void divide_columns(const Task& task, pool_counts& counts, float (&total)[Vec]) {
+  if (task.divide == divide_by::one) return;
+  if (task.weights == nullptr) counts.weight_sum = counts.weight_squares = static_cast<double>(counts.used);
+  const double divisor = counts.divisor(task.divide);
+  for (int v = 0; v < Vec; ++v) {
+    total[v] = divisor == 0.0 ? 0.0F : total[v] / static_cast<float>(divisor);
+  }
+}
+
 /// One panel of one bag: the body of the lookup kernel.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, const Task& task, index_t bag,
@@ -313,7 +423,7 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
     index_t bad_position = -1;
     const bool in_chunks =
         task.chunks.sums != nullptr && end - begin > device_long_bag &&
-        add_chunks<Vec>(rules, task, bag, begin, end, column, total, counts, stray, bad_position);
+        add_chunks<Vec>(rules, team, task, bag, begin, end, column, total, counts, stray, bad_position);
     if (!in_chunks) {
       bad_position =
           fold_positions<Element, Vec>(rules, team, task, begin, end, column, total, counts, stray);
@@ -331,14 +441,82 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
     } else {
       for (int v = 0; v < Vec; ++v) total[v] = 0.0F;
     }
-  } else if (task.divide != divide_by::one) {
-    if (task.weights == nullptr) counts.weight_sum = counts.weight_squares = static_cast<double>(counts.used);
-    const double divisor = counts.divisor(task.divide);
-    for (int v = 0; v < Vec; ++v) {
-      total[v] = divisor == 0.0 ? 0.0F : total[v] / static_cast<float>(divisor);
-    }
+  } else {
+    divide_columns<Vec>(task, counts, total);
   }
   if (column < task.width) put_columns<Vec>(task, bag, column, total);
+}
+
+/// pool_bag where each id is used and there are no weights, for a task that is_near().
+template <class Element, int Vec, int AtOnce, class Rules, class Team, class Task>
+DEEPREC_HD DEEPREC_INLINE void pool_plain_bag(const Rules& rules, const Team& team, const Task& task,
+                                              index_t bag, int panel) {
+  static_assert(uses_each_id<Rules>);
+  const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
+  const index_t begin = task.ranges.begin(bag);
+  const index_t end = task.ranges.end(bag);
+  const bool long_bag = task.chunks.sums != nullptr && end - begin > device_long_bag;
+  float total[Vec];
+  start_fold<Vec>(rules, total);
+  if (begin < 0 || end <= begin || end > task.id_count || long_bag ||
+      !each_position<Element, Vec, AtOnce, Rules, Task>(task, begin, end, column).fold(rules, total)) {
+    pool_bag<Element, Vec>(rules, team, task, bag, panel);  // empty, long or bad
+    return;
+  }
+  if (column >= task.width) return;
+  pool_counts counts;
+  counts.used = end - begin;
+  divide_columns<Vec>(task, counts, total);
+  put_columns<Vec>(task, bag, column, total);
+}
+
+/// The same for bags [first, first + short_bags_at_once): where they have one id each, their rows are in
+/// flight together.
+template <class Element, int Vec, class Rules, class Team, class Task>
+DEEPREC_HD DEEPREC_INLINE void pool_short_bags(const Rules& rules, const Team& team, const Task& task,
+                                               index_t first, int panel) {
+  using id_type = std::remove_cv_t<std::remove_pointer_t<decltype(task.ids)>>;
+  constexpr int at_once = short_bags_at_once;
+  const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
+  const index_t from = column < task.width ? column : 0;
+  bool single = first + at_once <= task.bags;  // all of them
+  id_type ids[at_once];
+  typename row_lane<Element, Vec>::raw rows[at_once];
+  if (single) {
+    index_t begins[at_once];
+    DEEPREC_UNROLLED
+    for (int i = 0; i < at_once; ++i) {
+      begins[i] = task.ranges.begin(first + i);
+      const index_t end = task.ranges.end(first + i);
+      single = single & (begins[i] >= 0) & (end == begins[i] + 1) & (end <= task.id_count);
+    }
+    if (single) {
+      DEEPREC_UNROLLED
+      for (int i = 0; i < at_once; ++i) ids[i] = task.ids[begins[i]];
+      DEEPREC_UNROLLED
+      for (int i = 0; i < at_once; ++i) single = single & !task.is_bad_row(ids[i]);
+    }
+  }
+  if (!single) {
+    DEEPREC_ROLLED
+    for (index_t bag = first; bag < task.bags && bag < first + at_once; ++bag) {
+      pool_bag<Element, Vec>(rules, team, task, bag, panel);
+    }
+    return;
+  }
+  DEEPREC_UNROLLED
+  for (int i = 0; i < at_once; ++i) {
+    row_lane<Element, Vec>::load(task.near_row(ids[i]), task.parts, from, rows[i]);
+  }
+  if (column >= task.width) return;
+  DEEPREC_UNROLLED
+  for (int i = 0; i < at_once; ++i) {
+    float x[Vec], total[Vec];
+    row_lane<Element, Vec>::decode(rows[i], task.parts, x);
+    start_fold<Vec>(rules, total);
+    fold_row<Vec>(rules, total, x, 1.0F);  // a divisor would be 1
+    put_columns<Vec>(task, first + i, column, total);
+  }
 }
 
 /// One panel of one row, for concat: row k of out is the row of the k-th id of the batch. It is added to -0,

@@ -24,6 +24,8 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Copies Bytes (1, 2, or a multiple of 4) in the widest pieces; on the device both addresses are
 /// aligned to Bytes, or to 16 where there are more.
+///
+/// @tparam Constant  no thread writes there meanwhile
 template <std::size_t Bytes, bool Constant = true>
 DEEPREC_HD DEEPREC_INLINE void read_words(void* to, const void* from) {
 #if defined(__CUDA_ARCH__)
@@ -52,6 +54,13 @@ DEEPREC_HD DEEPREC_INLINE void read_words(void* to, const void* from) {
 template <std::size_t Bytes>
 DEEPREC_HD DEEPREC_INLINE void write_words(void* to, const void* from) {
   read_words<Bytes, false>(to, from);
+}
+
+/// Fetches the line of an address into the second level of the device's cache.
+DEEPREC_HD DEEPREC_INLINE void prefetch_line([[maybe_unused]] const void* at) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
 }
 
 /// Columns that one lane reads at once.

@@ -30,12 +30,14 @@ status scan(void* space, std::size_t& bytes, const index_t* in, Sum* out, index_
   return cuda_status(cub::DeviceScan::ExclusiveSum(space, bytes, in, out, n, on));
 }
 /// Stable, by the lowest `bits` bits.
+///
+/// @pre  n < 2^32, as positions are of 32 bits: CUB then counts by 32 bits too
 template <class Key>
 status sort_pairs(void* space, std::size_t& bytes, const Key* keys, Key* sorted, const std::uint32_t* values,
                   std::uint32_t* sorted_values, index_t n, int bits, cudaStream_t on) {
   forget_last_error();
-  return cuda_status(
-      cub::DeviceRadixSort::SortPairs(space, bytes, keys, sorted, values, sorted_values, n, 0, bits, on));
+  return cuda_status(cub::DeviceRadixSort::SortPairs(space, bytes, keys, sorted, values, sorted_values,
+                                                     static_cast<std::uint32_t>(n), 0, bits, on));
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::DEEPREC_DEVICE

@@ -1,7 +1,7 @@
 // lookup on a CUDA stream: a team of lanes pools one bag, 16 bytes of a row per lane.
 //
-//   D = 128 floats    one warp per bag       each lane reads one id and broadcasts it;
-//   D = 16 floats     four lanes per bag     four rows are in flight for each team
+//   D = 128 floats    one warp per bag       four rows are in flight for each team; eight where bags are few;
+//   D = 16 floats     four lanes per bag     the rows of four bags where each has one id
 //
 // Same semantics as on the host, except where a device requires otherwise: offsets and ids are checked by the
 // kernel, so a bad bag becomes zeros and the stream's synchronize() reports it; skipped ids are counted when
@@ -31,22 +31,52 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace [[gnu::visibility("hidden")]] DEEPREC_DEVICE {
 
+/// Blocks of a lookup in an SM: 64 registers a thread. Rows of two halves need more in flight.
+template <class Element>
+inline constexpr int pool_blocks = std::is_same_v<Element, detail::split_float> ? 2 : 4;
+
 template <class Element, int Vec, class Rules, class Task>
-__global__ void __launch_bounds__(block_threads) pool_bags(const __grid_constant__ Task task, int lanes) {
+__global__ void __launch_bounds__(block_threads, pool_blocks<Element>)
+    pool_bags(const __grid_constant__ Task task, int lanes) {
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t bag = team.number(); bag < task.bags; bag += team.teams()) {
     detail::pool_bag<Element, Vec>(Rules{}, team, task, bag, static_cast<int>(blockIdx.y));
   }
+  team.wait_for_earlier_kernels();
+}
+
+template <class Element, int Vec, int AtOnce, class Rules, class Task>
+__global__ void __launch_bounds__(block_threads, AtOnce > 4 ? 2 : pool_blocks<Element>)
+    pool_plain_bags(const __grid_constant__ Task task, int lanes) {
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t bag = team.number(); bag < task.bags; bag += team.teams()) {
+    detail::pool_plain_bag<Element, Vec, AtOnce>(Rules{}, team, task, bag, static_cast<int>(blockIdx.y));
+  }
+  team.wait_for_earlier_kernels();
+}
+
+template <class Element, int Vec, class Rules, class Task>
+__global__ void __launch_bounds__(block_threads, pool_blocks<Element>)
+    pool_short_bags(const __grid_constant__ Task task, int lanes) {
+  constexpr int at_once = detail::short_bags_at_once;
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t group = team.number(); group * at_once < task.bags; group += team.teams()) {
+    detail::pool_short_bags<Element, Vec>(Rules{}, team, task, group * at_once, static_cast<int>(blockIdx.y));
+  }
+  team.wait_for_earlier_kernels();
 }
 
 template <class Element, int Vec, class Rules, class Task>
 __global__ void __launch_bounds__(block_threads)
     sum_chunks(const __grid_constant__ Task task, int lanes, index_t records) {
+  let_next_kernel_begin();
   const warp_team team(lanes);
   DEEPREC_ROLLED
-  for (index_t record = team.number(); record < records; record += team.teams()) {
-    detail::sum_chunk<Element, Vec>(Rules{}, team, task, record, static_cast<int>(blockIdx.y));
+  for (index_t window = team.number(); window * lanes < records; window += team.teams()) {
+    detail::sum_chunks_of<Element, Vec>(Rules{}, team, task, window * lanes, static_cast<int>(blockIdx.y));
   }
 }
 
@@ -67,14 +97,29 @@ status launch_pool(const Task& task, index_t records, cudaStream_t on) {
     return launch_kernel(copy_positions<Element, Vec, Rules, Task>,
                          grid_of(task.id_count, shape.lanes, shape.panels), on, task, shape.lanes);
   } else {
-    if (records > 0) {
-      const status s =
-          launch_kernel(sum_chunks<Element, Vec, Rules, Task>, grid_of(records, shape.lanes, shape.panels),
-                        on, task, shape.lanes, records);
-      if (!s) return s;
+    auto* pool = pool_bags<Element, Vec, Rules, Task>;
+    index_t teams = task.bags;
+    if constexpr (Vec > 1 && detail::uses_each_id<Rules>) {
+      const index_t threads = task.bags * shape.lanes * shape.panels;
+      if (task.weights == nullptr && task.is_near()) {
+        if (threads <= detail::device_threads / 2) {
+          pool = pool_plain_bags<Element, Vec, 8, Rules, Task>;
+        } else if (task.id_count == task.bags &&
+                   threads >= detail::device_threads * detail::short_bags_at_once) {
+          pool = pool_short_bags<Element, Vec, Rules, Task>;
+          teams = (task.bags + detail::short_bags_at_once - 1) / detail::short_bags_at_once;
+        } else {
+          pool = pool_plain_bags<Element, Vec, 4, Rules, Task>;
+        }
+      }
     }
-    return launch_kernel(pool_bags<Element, Vec, Rules, Task>, grid_of(task.bags, shape.lanes, shape.panels),
-                         on, task, shape.lanes);
+    const dim3 grid = grid_of(teams, shape.lanes, shape.panels);
+    if (records == 0) return launch_kernel(pool, grid, on, task, shape.lanes);
+    const status s = launch_kernel(sum_chunks<Element, Vec, Rules, Task>, grid_of(records, 1, shape.panels),
+                                   on, task, shape.lanes, records);
+    if (!s) return s;
+    // Where no bag is long, which is not known here, the two kernels run side by side.
+    return launch_early(pool, grid, on, task, shape.lanes);
   }
 }
 

@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(block_threads)
 template <int Vec, class Task>
 __global__ void __launch_bounds__(block_threads)
     sum_run_chunks(const __grid_constant__ Task task, int lanes, index_t records) {
+  let_next_kernel_begin();
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t record = team.number(); record < records; record += team.teams()) {
@@ -72,24 +73,44 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class Optimizer, int Vec, class Task>
-__global__ void __launch_bounds__(block_threads) step_runs(const __grid_constant__ Task task, int lanes) {
+__global__ void __launch_bounds__(block_threads)
+    step_long_runs(const __grid_constant__ Task task, int lanes, bool all) {
+  let_next_kernel_begin();
   const warp_team team(lanes);
   DEEPREC_ROLLED
-  for (index_t at = team.number(); at < task.entries; at += team.teams()) {
-    detail::step_run<Optimizer, Vec>(team, task, at);
+  for (index_t window = team.number(); window * lanes < task.entries; window += team.teams()) {
+    detail::step_long_runs<Optimizer, Vec>(team, task, window * lanes, all);
   }
+  team.wait_for_earlier_kernels();
+}
+
+template <class Optimizer, int Vec, class Task>
+__global__ void __launch_bounds__(block_threads)
+    step_short_runs(const __grid_constant__ Task task, int lanes) {
+  const warp_team team(lanes);
+  DEEPREC_ROLLED
+  for (index_t window = team.number(); window * lanes < task.entries; window += team.teams()) {
+    detail::step_short_runs<Optimizer, Vec>(team, task, window * lanes);
+  }
+  team.wait_for_earlier_kernels();
 }
 
 template <class Optimizer, int Vec, class Task>
 status launch_steps(const Task& task, index_t records, cudaStream_t on) {
   const detail::lane_shape shape = detail::lanes_of(task.gradient.width, Vec);
+  const dim3 grid = grid_of(task.entries, 1);  // a team for as many entries as it has lanes
+  const bool all = shape.panels > 1;
+  status s;
   if (records > 0) {
-    const status s = launch_kernel(sum_run_chunks<Vec, Task>, grid_of(records, shape.lanes, shape.panels), on,
-                                   task, shape.lanes, records);
+    s = launch_kernel(sum_run_chunks<Vec, Task>, grid_of(records, shape.lanes, shape.panels), on, task,
+                      shape.lanes, records);
     if (!s) return s;
+    s = launch_early(step_long_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes, all);
+  } else {
+    s = launch_kernel(step_long_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes, all);
   }
-  return launch_kernel(step_runs<Optimizer, Vec, Task>, grid_of(task.entries, shape.lanes), on, task,
-                       shape.lanes);
+  if (!s || all) return s;
+  return launch_early(step_short_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes);
 }
 
 }  // namespace DEEPREC_DEVICE
@@ -212,7 +233,8 @@ template <class Context, class Rows, class Optimizer, class Rounding, MemorySpac
   if (detail::rows_fit_lanes<element, wide>(table.data(), table.format().stride_bytes(),
                                             detail::parts_of(table.format()), table.width()) &&
       detail::rows_fit_lanes<float, wide>(task.gradient.table, task.gradient.stride, {},
-                                          task.gradient.width)) {
+                                          task.gradient.width) &&
+      detail::element_state_fits_lanes<Optimizer>(task)) {
     return launch_steps<Optimizer, wide>(task, records, on);
   }
   return launch_steps<Optimizer, 1>(task, records, on);

@@ -67,6 +67,17 @@ struct group_entry {
   bool wide;  // group_columns at a time; else one
 };
 
+/// The rules of the most frequent lookups: adding, all ids checked and used.
+using plain_rules = fixed_rules<true, false, false, true, false>;
+
+/// True for a lookup by plain_rules of floats, 16 bytes at a time.
+template <class Task>
+bool is_plain(const group_entry<Task>& entry) noexcept {
+  const chosen_rules& r = entry.rules;
+  return entry.wide && entry.task.parts.kind == element_kind::f32 && r.adds && !r.filters && !r.clips_rows &&
+         r.checks_ids && !r.prunes_ids;
+}
+
 /// A launch of many lookups, as a kernel's argument.
 template <class Task>
 struct group_launch {
