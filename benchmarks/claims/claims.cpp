@@ -104,6 +104,16 @@ std::string quoted(const std::string& word) {  // for the shell
   return out + "'";
 }
 
+// A report of Google Benchmark, which writes NaN and Infinity as they are; discarded when it is no JSON
+// otherwise.
+json parse_report(std::istream& in) {
+  static const std::regex no_number("(: *)-?(NaN|Infinity)(,?\\s*[\\n}])");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const json as_is = json::parse(text, nullptr, false);
+  return as_is.is_discarded() ? json::parse(std::regex_replace(text, no_number, "$1null$3"), nullptr, false)
+                              : as_is;
+}
+
 void keep_repetitions(const json& report, suite_run& run) {
   const json context = report.value("context", json::object());
   for (const auto& [key, value] : context.items()) {
@@ -157,7 +167,7 @@ suite_run run_suite(const fs::path& program, const std::vector<claim>& claims) {
       " --benchmark_out_format=json --benchmark_format=console >&2";
   run.crashed = std::system(command.c_str()) != 0;
   std::ifstream in(out);
-  const json report = json::parse(in, nullptr, false);
+  const json report = parse_report(in);
   fs::remove(out);
   fs::remove(targets);
   if (run.crashed || report.is_discarded()) {
@@ -266,7 +276,7 @@ suite_run read_recorded(const std::vector<std::string>& files, json& contexts) {
   run.problem = "no such benchmark in these files";
   for (const std::string& file : files) {
     std::ifstream in(file);
-    const json report = json::parse(in, nullptr, false);
+    const json report = parse_report(in);
     if (!report.is_object() || !report.contains("benchmarks")) {
       std::cerr << "claims: " << file << " is not a whole report of Google Benchmark\n";
       run.crashed = true;
@@ -274,9 +284,23 @@ suite_run read_recorded(const std::vector<std::string>& files, json& contexts) {
     }
     keep_repetitions(report, run);
     json context = report.value("context", json::object());
-    context.erase("caches");
-    context["file"] = fs::path(file).filename().string();
-    contexts.push_back(context);
+    const std::string date = context.value("date", "?");
+    for (const char* of_one_run : {"caches", "executable", "host_name", "load_avg", "date", "run_date"})
+      context.erase(of_one_run);
+    const std::string name = fs::path(file).filename().string();
+    const auto same = std::find_if(contexts.begin(), contexts.end(), [&](const json& c) {
+      json others = c;
+      others.erase("files");
+      others.erase("date");
+      return others == context;
+    });
+    if (same != contexts.end()) {
+      (*same)["files"].push_back(name);
+    } else {
+      context["files"] = json::array({name});
+      context["date"] = date;
+      contexts.push_back(context);
+    }
   }
   return run;
 }

@@ -81,6 +81,12 @@ std::string machine_of(const json& provenance) {
 }
 
 std::string run_of(const json& provenance) {
+  if (const json recorded = provenance.value("recorded", json::array()); !recorded.empty()) {
+    const json& first = recorded.front();
+    return "commit " + first.value("commit", std::string("?")).substr(0, 12) + ", " +
+           first.value("date", std::string("?")).substr(0, 10) + ", toolkit " + first.value("toolkit", "?") +
+           ", driver " + first.value("driver", "?") + ", sm_" + first.value("sm", "?");
+  }
   std::string words = "commit " + provenance.value("commit", std::string("?")).substr(0, 12);
   if (provenance.value("dirty", false)) words += " with changes";
   words += ", " + provenance.value("date", std::string("?")).substr(0, 10) + ", " +

@@ -42,19 +42,19 @@ DEEPREC_HD constexpr std::uint16_t bf16_bits(float value) noexcept {
 
 /// float to IEEE half, round to nearest even, overflow to infinity, NaN stays NaN.
 DEEPREC_HD constexpr std::uint16_t f16_bits(float value) noexcept {
-#if defined(__CUDA_ARCH__)
-  if (!__builtin_is_constant_evaluated()) {
-    std::uint16_t half;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
-    return half;
-  }
-#endif
   const auto bits = bit_cast_to<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
   if (magnitude > 0x7f800000U) {
     return static_cast<std::uint16_t>(sign | 0x7e00U | ((magnitude >> 13) & 0x3ffU));
   }
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {  // one instruction, but for NaNs
+    std::uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return half;
+  }
+#endif
   if (magnitude >= 0x477ff000U) return static_cast<std::uint16_t>(sign | 0x7c00U);
   if (magnitude < 0x38800000U) {  // a denormal half or zero: let float addition do the rounding
     const float shifted = bit_cast_to<float>(magnitude) + 0.5F;
