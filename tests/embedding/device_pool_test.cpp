@@ -106,12 +106,10 @@ void check_plain_bodies(task_type task, int lanes, bool chunked) {
       return std::memcmp(expected.data(), got.data(), got.size() * sizeof(float)) == 0;
     };
     CHECK(same([](const auto& team, const task_type& of, int panel) {
-      for (index_t b = 0; b < of.bags; ++b)
-        detail::pool_plain_bag<Element, Vec, 4>(Rules{}, team, of, b, panel);
+      for (index_t b = 0; b < of.bags; ++b) detail::pool_bag<Element, Vec, 4>(Rules{}, team, of, b, panel);
     }));
     CHECK(same([](const auto& team, const task_type& of, int panel) {
-      for (index_t b = 0; b < of.bags; ++b)
-        detail::pool_plain_bag<Element, Vec, 8>(Rules{}, team, of, b, panel);
+      for (index_t b = 0; b < of.bags; ++b) detail::pool_bag<Element, Vec, 8>(Rules{}, team, of, b, panel);
     }));
     CHECK(same([](const auto& team, const task_type& of, int panel) {
       for (index_t b = 0; b < of.bags; b += detail::short_bags_at_once)

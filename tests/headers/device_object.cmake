@@ -4,13 +4,13 @@
 # the ELF file that it is; where both are, they must agree.
 
 if(NOT DEFINED MOST_KERNELS)
-  set(MOST_KERNELS 4)
+  set(MOST_KERNELS 7)
 endif()
 if(NOT DEFINED MOST_KB)
-  set(MOST_KB 114)
+  set(MOST_KB 204)
 endif()
 if(NOT DEFINED MOST_DEVICE_KB)
-  set(MOST_DEVICE_KB 74)
+  set(MOST_DEVICE_KB 155)
 endif()
 math(EXPR most_device_bytes "${MOST_DEVICE_KB} * 1024")
 math(EXPR most_bytes "${MOST_KB} * 1024")

@@ -49,6 +49,10 @@ std::uint64_t meet(meeting kind, unsigned mask, std::uint64_t value, int argumen
 /// All threads of a block wait for each other.
 void meet_block();
 
+/// Of a kernel that may begin early; here it begins behind the kernels before it, but each thread must wait.
+void wait_for_earlier_kernels();
+inline void let_next_kernel_begin() {}
+
 /// Ends the kernel that runs with cudaErrorLaunchFailure.
 [[noreturn]] void fail(const std::string& what);
 /// What the last kernel that failed said.
@@ -167,6 +171,8 @@ inline void __syncwarp(unsigned mask = 0xffffffffU) {
 }
 inline unsigned __activemask() { return 1U << (threadIdx.x & 31U); }  // as few as CUDA allows
 inline void __syncthreads() { host_cuda::meet_block(); }
+#define cudaGridDependencySynchronize host_cuda::wait_for_earlier_kernels
+#define cudaTriggerProgrammaticLaunchCompletion host_cuda::let_next_kernel_begin
 inline void __threadfence() {}
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

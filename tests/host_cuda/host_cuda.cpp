@@ -31,6 +31,7 @@ struct fiber {
   std::vector<char> stack = std::vector<char>(std::size_t{128} << 10);
   uint3 thread;
   doing now = doing::ended;
+  bool waited = false;  // for the kernels before this one
   meeting kind = meeting::none;
   unsigned mask = 0;
   std::uint64_t value = 0;
@@ -117,6 +118,7 @@ void run_block(unsigned threads, const std::function<void()>& body) {
     makecontext(&f.context, thread_begins, 0);
     f.thread = {static_cast<unsigned>(i), 0, 0};
     f.now = doing::runs;
+    f.waited = false;
     ready[i] = i;
   }
   std::shuffle(ready.begin(), ready.end(), chance());
@@ -385,6 +387,8 @@ void last_uses(const void* p) {
 
 }  // namespace
 
+void wait_for_earlier_kernels() { running.fibers[running.current]->waited = true; }
+
 std::uint64_t meet(meeting kind, unsigned mask, std::uint64_t value, int argument, int width) {
   fiber& f = *running.fibers[running.current];
   const auto lane = static_cast<unsigned>(running.current % 32);
@@ -523,7 +527,13 @@ cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes,
   if (parameter_bytes > 32764) return keep(cudaErrorInvalidValue);
   if (is_refused()) return keep(cudaErrorLaunchOutOfResources);
   if (device_of(shape.stream) != current_device) return keep(cudaErrorInvalidResourceHandle);
-  return enqueue(shape.stream, [grid, threads, body = std::move(body)] {
+  bool early = false;
+  for (unsigned i = 0; i < shape.numAttrs; ++i) {
+    const cudaLaunchAttribute& a = shape.attrs[i];
+    if (a.id != cudaLaunchAttributeProgrammaticStreamSerialization) return keep(cudaErrorInvalidValue);
+    early = a.val.programmaticStreamSerializationAllowed != 0;
+  }
+  return enqueue(shape.stream, [grid, threads, early, body = std::move(body)] {
     gridDim = grid;
     blockDim = threads;
     running.failed = false;
@@ -534,6 +544,12 @@ cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes,
       for (const unsigned x : order) {
         blockIdx = {x, y, 0};
         run_block(threads.x, body);
+        for (unsigned i = 0; early && !running.failed && i < threads.x; ++i) {
+          if (running.fibers[i]->waited) continue;
+          last_failure =
+              "a thread of a kernel that may begin early ends without a wait for the kernels before";
+          running.failed = true;
+        }
         if (running.failed) {
           std::fprintf(stderr, "host_cuda: %s (block %u,%u thread %u)\n", last_failure.c_str(), x, y,
                        threadIdx.x);

@@ -120,6 +120,25 @@ TEST_CASE("host_cuda: lanes that don't all come are a fault") {
   CHECK(run(1, reads_between_words, words).find("not aligned") != std::string::npos);
 }
 
+TEST_CASE("host_cuda: each thread of a kernel that may begin early waits for the kernels before it") {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t shape = shape_of(1, 8);
+  shape.attrs = &early;
+  shape.numAttrs = 1;
+  for (const bool all : {true, false}) {
+    host_cuda::forget_failure();
+    void (*kernel)(int) = [](int waiting) {
+      if (static_cast<int>(threadIdx.x) < waiting) cudaGridDependencySynchronize();
+    };
+    REQUIRE(cudaLaunchKernelEx(&shape, kernel, all ? 8 : 7) == cudaSuccess);
+    CHECK((cudaDeviceSynchronize() == cudaSuccess) == all);
+    CHECK(host_cuda::failure().empty() == all);
+  }
+  host_cuda::forget_failure();
+}
+
 TEST_CASE("host_cuda: without an event two streams run in either order, with one in one") {
   for (const bool ordered : {false, true}) {
     std::set<int> seen;

@@ -75,6 +75,9 @@
 #define DEEPREC_MAY_ALIAS __attribute__((may_alias))
 
 // Scalar code that device kernels call as well.
+#if defined(__CUDA_ARCH__) && (defined(__NVCC__) || defined(__CUDA__))
+#  define DEEPREC_PTX 1  // device code may have PTX; an emulation of the CUDA runtime on the host has none
+#endif
 #if defined(__CUDACC__)
 #  define DEEPREC_HD __host__ __device__
 #else

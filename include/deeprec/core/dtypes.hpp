@@ -48,7 +48,7 @@ DEEPREC_HD constexpr std::uint16_t f16_bits(float value) noexcept {
   if (magnitude > 0x7f800000U) {
     return static_cast<std::uint16_t>(sign | 0x7e00U | ((magnitude >> 13) & 0x3ffU));
   }
-#if defined(__CUDA_ARCH__)
+#if defined(DEEPREC_PTX)
   if (!__builtin_is_constant_evaluated()) {  // one instruction, but for NaNs
     std::uint16_t half;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
@@ -65,7 +65,7 @@ DEEPREC_HD constexpr std::uint16_t f16_bits(float value) noexcept {
 }
 
 DEEPREC_HD constexpr float f16_value(std::uint16_t half) noexcept {
-#if defined(__CUDA_ARCH__)
+#if defined(DEEPREC_PTX)
   if (!__builtin_is_constant_evaluated()) {  // one instruction; the payload of a NaN is the device's
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));

@@ -108,7 +108,7 @@ class warp_team {
   /// they wrote. Each thread of such a kernel calls it once at least.
   DEEPREC_HD void wait_for_earlier_kernels() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    cudaGridDependencySynchronize();
 #endif
   }
 
@@ -147,7 +147,7 @@ inline dim3 grid_of(index_t units, int lanes, int panels = 1) {
 /// Lets a kernel that launch_early() has enqueued behind this one begin, once all blocks have called it.
 inline __device__ void let_next_kernel_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
 

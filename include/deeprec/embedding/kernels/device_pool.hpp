@@ -119,6 +119,13 @@ class each_position {
     }
     return true;
   }
+  /// The first bad position, after fold() has returned false.
+  DEEPREC_HD index_t first_bad(index_t begin) const {
+    index_t position = begin;
+    DEEPREC_ROLLED
+    while (!task_.is_bad_row(task_.ids[position])) ++position;
+    return position;
+  }
 
  private:
   DEEPREC_HD DEEPREC_INLINE void read_ids() {
@@ -229,18 +236,18 @@ DEEPREC_HD DEEPREC_INLINE index_t fold_positions(const Rules& rules, const Team&
   return -1;
 }
 
-/// The bag that holds a position: the last one that begins at or before it. Eight bags are looked at at once,
-/// so there are few waits for memory.
-template <class Borders>
+/// The bag that holds a position: the last one that begins at or before it.
+///
+/// @tparam Probes  bags looked at at once; more of them are fewer waits for memory
+template <int Probes = 1, class Borders>
 DEEPREC_HD index_t bag_that_holds(const Borders& ranges, index_t bags, index_t position) {
-  constexpr int probes = 8;
   index_t low = 0;
   DEEPREC_ROLLED
   for (index_t high = bags; high - low > 1;) {
-    const index_t step = (high - low + probes) / (probes + 1);
+    const index_t step = (high - low + Probes) / (Probes + 1);
     int begun = 0;
     DEEPREC_UNROLLED
-    for (int i = 1; i <= probes; ++i) {
+    for (int i = 1; i <= Probes; ++i) {
       begun += low + i * step < high && ranges.begin(low + i * step) <= position ? 1 : 0;
     }
     low += begun * step;
@@ -292,7 +299,7 @@ DEEPREC_HD void sum_chunks_of(const Rules& rules, const Team& team, const Task& 
   const index_t record = first + team.lane();
   const bool here = record < chunk_sums::records(task.id_count);
   const index_t bag =
-      here ? bag_that_holds(task.ranges, task.bags, position_of_record(record, task.id_count)) : 0;
+      here ? bag_that_holds<8>(task.ranges, task.bags, position_of_record(record, task.id_count)) : 0;
   const index_t begin = here ? task.ranges.begin(bag) : 0;
   const index_t end = here ? task.ranges.end(bag) : 0;
   const bool is_long = here && end - begin > device_long_bag;
@@ -403,7 +410,10 @@ DEEPREC_HD DEEPREC_INLINE void divide_columns(const Task& task, pool_counts& cou
 }
 
 /// One panel of one bag: the body of the lookup kernel.
-template <class Element, int Vec, class Rules, class Team, class Task>
+///
+/// @tparam AtOnce  0: by fold_positions. Else by each_position, for rules that use each id, no weights, and a
+///                 task that is_near()
+template <class Element, int Vec, int AtOnce = 0, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, const Task& task, index_t bag,
                                         int panel) {
   const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
@@ -425,8 +435,14 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
         task.chunks.sums != nullptr && end - begin > device_long_bag &&
         add_chunks<Vec>(rules, team, task, bag, begin, end, column, total, counts, stray, bad_position);
     if (!in_chunks) {
-      bad_position =
-          fold_positions<Element, Vec>(rules, team, task, begin, end, column, total, counts, stray);
+      if constexpr (AtOnce == 0) {
+        bad_position =
+            fold_positions<Element, Vec>(rules, team, task, begin, end, column, total, counts, stray);
+      } else {
+        each_position<Element, Vec, AtOnce, Rules, Task> rows(task, begin, end, column);
+        bad_position = rows.fold(rules, total) ? -1 : rows.first_bad(begin);
+        counts.used = end - begin;
+      }
     }
     bad = bad_position >= 0;
     if (bad && speaks) report_position(rules, team, task, bag, bad_position);
@@ -447,31 +463,8 @@ DEEPREC_HD DEEPREC_INLINE void pool_bag(const Rules& rules, const Team& team, co
   if (column < task.width) put_columns<Vec>(task, bag, column, total);
 }
 
-/// pool_bag where each id is used and there are no weights, for a task that is_near().
-template <class Element, int Vec, int AtOnce, class Rules, class Team, class Task>
-DEEPREC_HD DEEPREC_INLINE void pool_plain_bag(const Rules& rules, const Team& team, const Task& task,
-                                              index_t bag, int panel) {
-  static_assert(uses_each_id<Rules>);
-  const index_t column = (index_t{panel} * team.lanes() + team.lane()) * Vec;
-  const index_t begin = task.ranges.begin(bag);
-  const index_t end = task.ranges.end(bag);
-  const bool long_bag = task.chunks.sums != nullptr && end - begin > device_long_bag;
-  float total[Vec];
-  start_fold<Vec>(rules, total);
-  if (begin < 0 || end <= begin || end > task.id_count || long_bag ||
-      !each_position<Element, Vec, AtOnce, Rules, Task>(task, begin, end, column).fold(rules, total)) {
-    pool_bag<Element, Vec>(rules, team, task, bag, panel);  // empty, long or bad
-    return;
-  }
-  if (column >= task.width) return;
-  pool_counts counts;
-  counts.used = end - begin;
-  divide_columns<Vec>(task, counts, total);
-  put_columns<Vec>(task, bag, column, total);
-}
-
-/// The same for bags [first, first + short_bags_at_once): where they have one id each, their rows are in
-/// flight together.
+/// pool_bag of bags [first, first + short_bags_at_once), by each_position: where they have one id each, their
+/// rows are in flight together.
 template <class Element, int Vec, class Rules, class Team, class Task>
 DEEPREC_HD DEEPREC_INLINE void pool_short_bags(const Rules& rules, const Team& team, const Task& task,
                                                index_t first, int panel) {
@@ -500,7 +493,7 @@ DEEPREC_HD DEEPREC_INLINE void pool_short_bags(const Rules& rules, const Team& t
   if (!single) {
     DEEPREC_ROLLED
     for (index_t bag = first; bag < task.bags && bag < first + at_once; ++bag) {
-      pool_bag<Element, Vec>(rules, team, task, bag, panel);
+      pool_bag<Element, Vec, 4>(rules, team, task, bag, panel);
     }
     return;
   }

@@ -58,7 +58,7 @@ DEEPREC_HD DEEPREC_INLINE void write_words(void* to, const void* from) {
 
 /// Fetches the line of an address into the second level of the device's cache.
 DEEPREC_HD DEEPREC_INLINE void prefetch_line([[maybe_unused]] const void* at) {
-#if defined(__CUDA_ARCH__)
+#if defined(DEEPREC_PTX)
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 #endif
 }

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(block_threads, AtOnce > 4 ? 2 : pool_blocks<El
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t bag = team.number(); bag < task.bags; bag += team.teams()) {
-    detail::pool_plain_bag<Element, Vec, AtOnce>(Rules{}, team, task, bag, static_cast<int>(blockIdx.y));
+    detail::pool_bag<Element, Vec, AtOnce>(Rules{}, team, task, bag, static_cast<int>(blockIdx.y));
   }
   team.wait_for_earlier_kernels();
 }
