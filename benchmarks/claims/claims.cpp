@@ -236,7 +236,8 @@ verdict judge(const claim& c, const suite_run& run) {
         may_be_beaten = key;
     }
     if (figure_of(entry, c.counter, v.figure)) {
-      v.pairs = entry.value("pairs", 0.0);
+      v.pairs =
+          entry.contains("pairs") && entry.at("pairs").is_number() ? entry.at("pairs").get<double>() : 0;
     } else if (entry.contains(c.counter) && entry.at(c.counter).is_number()) {
       repetitions.push_back(entry.at(c.counter));
     }

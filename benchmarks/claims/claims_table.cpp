@@ -82,10 +82,17 @@ std::string machine_of(const json& provenance) {
 
 std::string run_of(const json& provenance) {
   if (const json recorded = provenance.value("recorded", json::array()); !recorded.empty()) {
-    const json& first = recorded.front();
-    return "commit " + first.value("commit", std::string("?")).substr(0, 12) + ", " +
-           first.value("date", std::string("?")).substr(0, 10) + ", toolkit " + first.value("toolkit", "?") +
-           ", driver " + first.value("driver", "?") + ", sm_" + first.value("sm", "?");
+    std::string words;
+    for (const json& run : recorded) {
+      words +=
+          (words.empty() ? "commit " : "; commit ") + run.value("commit", std::string("?")).substr(0, 12);
+      if (run.value("dirty", "false") == "true") words += " with changes";
+      words += ", " + run.value("date", std::string("?")).substr(0, 10);
+      for (const auto& [field, name] :
+           {std::pair{"toolkit", ", toolkit "}, {"driver", ", driver "}, {"sm", ", sm_"}})
+        if (run.contains(field)) words += name + run.value(field, std::string());
+    }
+    return words;
   }
   std::string words = "commit " + provenance.value("commit", std::string("?")).substr(0, 12);
   if (provenance.value("dirty", false)) words += " with changes";

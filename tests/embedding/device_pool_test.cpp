@@ -67,7 +67,7 @@ void run_task(task_type task, const Rules& rules, int lanes, bool chunked, const
   on_team(lanes, [&](const auto& team) {
     for (int panel = 0; panel < panels; ++panel) {
       for (index_t r = 0; r < records; r += team.lanes())
-        detail::sum_chunks_of<Element, Vec>(rules, team, task, r, panel);
+        detail::sum_chunks_of<Element, Vec>(rules, team, task, r, team.lanes(), panel);
     }
   });
   on_team(lanes, [&](const auto& team) {  // another launch: it sees all that the first one wrote

@@ -105,7 +105,7 @@ std::vector<float> fused_on_lanes(int lanes, const const_table_view<f32_rows, de
   on_team(lanes, [&](const auto& team) {
     for (int panel = 0; panel < panels; ++panel) {
       for (index_t r = 0; r < records; r += team.lanes())
-        detail::sum_chunks_of<float, 4>(rules{}, team, task, r, panel);
+        detail::sum_chunks_of<float, 4>(rules{}, team, task, r, team.lanes(), panel);
     }
   });
   on_team(lanes, [&](const auto& team) {  // another launch

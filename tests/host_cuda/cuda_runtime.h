@@ -153,6 +153,13 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* shape, void (*kernel)(E
   return host_cuda::launch(*shape, bytes, [kernel, arguments] { std::apply(kernel, arguments); });
 }
 
+/// As of code for sm_90.
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
+  *of = {};
+  of->ptxVersion = of->binaryVersion = 90;
+  return cudaSuccess;
+}
+
 template <class T>
 T __shfl_sync(unsigned mask, T x, int lane, int width = 32) {
   return host_cuda::from_bits<T>(

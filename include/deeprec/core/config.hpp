@@ -74,10 +74,12 @@
 // Storage types that foreign memory (PyTorch's BFloat16, Eigen's half ...) may be read through.
 #define DEEPREC_MAY_ALIAS __attribute__((may_alias))
 
-// Scalar code that device kernels call as well.
+// Device code that may have PTX in it; an emulation of the CUDA runtime on the host may not.
 #if defined(__CUDA_ARCH__) && (defined(__NVCC__) || defined(__CUDA__))
-#  define DEEPREC_PTX 1  // device code may have PTX; an emulation of the CUDA runtime on the host has none
+#  define DEEPREC_PTX 1
 #endif
+
+// Scalar code that device kernels call as well.
 #if defined(__CUDACC__)
 #  define DEEPREC_HD __host__ __device__
 #else

@@ -457,8 +457,9 @@ status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>
 /// @threads  as gemm(); other threads may run the same product
 /// @error    as gemm(), also where there is no algorithm; unsupported while the stream is captured;
 ///           device_error, out_of_memory (events, graphs). An algorithm that fails to start is passed over,
-///           and its failure returned if all do. After a failure nothing is pinned, and c is unchanged where
-///           its old values are read, else written in part, as are bits, bias gradient and sums
+///           and its failure returned if all do. After a failure c is unchanged where its old values are
+///           read, else written in part, as are bits, bias gradient and sums; nothing is pinned unless only
+///           the last product, by the fastest, has failed
 /// @example  gemm_tune(stream, desc, x, weights, y).or_throw();  // once, before the step is captured
 template <class Context, class A, class B, class C, class = detail::unit>
 [[nodiscard]] status gemm_tune(Context&& context_or_executor, const basic_gemm_desc<device_space>& desc,

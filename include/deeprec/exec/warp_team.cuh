@@ -163,8 +163,28 @@ status launch_kernel(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
   return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
 }
 
+/// True for a kernel whose code for the current device has wait_for_earlier_kernels(): sm_90 code, or made
+/// from PTX of sm_90. An older PTX that was compiled for a new device has not.
+inline bool may_begin_early(const void* kernel) {
+  struct answer {
+    const void* kernel;
+    int device;
+    bool early;
+  };
+  static thread_local answer known[16] = {};
+  int device = 0;
+  if (!cuda_runtime::get_device(device).ok()) return false;
+  answer& a = known[reinterpret_cast<std::uintptr_t>(kernel) / 16 % 16];
+  if (a.kernel != kernel || a.device != device) {
+    cudaFuncAttributes of{};
+    const bool early = cuda_status(cudaFuncGetAttributes(&of, kernel)).ok() && of.ptxVersion >= 90;
+    a = {kernel, device, early};
+  }
+  return a.early;
+}
+
 /// The same for a kernel that may begin while the one before it runs, where that one calls
-/// let_next_kernel_begin(); before sm_90 it begins behind it.
+/// let_next_kernel_begin(). Code for devices before sm_90 begins behind it.
 ///
 /// @pre  the kernel reads what the one before it writes only after warp_team::wait_for_earlier_kernels(), and
 ///       writes nothing that the one before it reads
@@ -179,7 +199,7 @@ status launch_early(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
   shape.blockDim = dim3(block_threads);
   shape.stream = on;
   shape.attrs = &early;
-  shape.numAttrs = 1;
+  shape.numAttrs = may_begin_early(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
   return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
 }
 

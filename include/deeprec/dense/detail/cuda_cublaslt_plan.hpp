@@ -344,7 +344,7 @@ inline plan_cache<cublaslt_key, cublaslt_plan>& cublaslt_plans() {
 inline std::shared_ptr<const cublaslt_plan> cublaslt_plan_for(const cublaslt_key& q) {
   auto& plans = cublaslt_plans();
   auto plan = plans.get(q, [&] { return std::make_shared<const cublaslt_plan>(ask_cublaslt(q).plan_of(0)); });
-  if (!plan->settled) plans.forget(q);
+  if (!plan->settled) plans.forget(q, plan);
   return plan;
 }
 

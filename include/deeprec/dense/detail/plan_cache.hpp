@@ -56,10 +56,12 @@ class plan_cache {
     if (entries_.size() > capacity_) drop_oldest();
   }
 
-  /// Removes an entry, so that the next get() makes it again: for a plan that failed for a transient reason.
-  void forget(const Key& key) {
+  /// Removes a value if it is still the key's, so that the next get() makes it again: for a plan that failed
+  /// for a transient reason.
+  void forget(const Key& key, const std::shared_ptr<const Value>& value) {
     const std::lock_guard lock(mutex_);
-    entries_.erase(key);
+    if (const auto at = entries_.find(key); at != entries_.end() && at->second.value == value)
+      entries_.erase(at);
   }
 
   [[nodiscard]] gemm_cache_report report() const {

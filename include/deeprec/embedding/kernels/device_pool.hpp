@@ -291,13 +291,13 @@ DEEPREC_HD DEEPREC_INLINE index_t position_of_record(index_t record, index_t pos
   return record % 2 == 1 ? to - 1 : from;
 }
 
-/// Computes the records [first, first + lanes): each lane looks for the bag of one, and the team sums those
-/// of long bags.
+/// Computes the records [first, first + each), at most one for each lane: a lane looks for the bag of its
+/// record, and the team sums the records of long bags.
 template <class Element, int Vec, class Rules, class Team, class Task>
-DEEPREC_HD void sum_chunks_of(const Rules& rules, const Team& team, const Task& task, index_t first,
+DEEPREC_HD void sum_chunks_of(const Rules& rules, const Team& team, const Task& task, index_t first, int each,
                               int panel) {
   const index_t record = first + team.lane();
-  const bool here = record < chunk_sums::records(task.id_count);
+  const bool here = team.lane() < each && record < chunk_sums::records(task.id_count);
   const index_t bag =
       here ? bag_that_holds<8>(task.ranges, task.bags, position_of_record(record, task.id_count)) : 0;
   const index_t begin = here ? task.ranges.begin(bag) : 0;

@@ -116,8 +116,8 @@ struct pool_task {
            static_cast<std::uint64_t>(static_cast<std::uint32_t>(id)) * static_cast<std::uint32_t>(stride);
   }
   DEEPREC_HD DEEPREC_INLINE bool is_bad_row(Id id) const {
-    const auto bits = static_cast<std::make_unsigned_t<Id>>(id);
-    return (bits >> 16 >> 16) != 0 || static_cast<std::uint32_t>(bits) >= static_cast<std::uint32_t>(rows);
+    const auto bits = static_cast<std::uint64_t>(static_cast<std::int64_t>(id));
+    return (bits >> 32) != 0 || static_cast<std::uint32_t>(bits) >= static_cast<std::uint32_t>(rows);
   }
   DEEPREC_HD DEEPREC_INLINE bool absent(Id id, float weight) const {
     return is_absent(id, rows, padding) || (positive_weights && !(weight > 0.0F));

@@ -5,9 +5,9 @@
 //
 // Same semantics as on the host, except where a device requires otherwise: offsets and ids are checked by the
 // kernel, so a bad bag becomes zeros and the stream's synchronize() reports it; skipped ids are counted when
-// synchronize() is called. A bag of more than 512 ids, in a batch of more than 16384, is summed in chunks of
-// 256 positions of the batch, chunks from left to right: the same bits on every run. concat: out has a row
-// for each of the N ids.
+// synchronize() is called. A bag of more than 512 ids, in a batch with offsets of more than 16384 or of a
+// fixed hotness, is summed in chunks of 256 positions of the batch, chunks from left to right: the same bits
+// on every run. concat: out has a row for each of the N ids.
 #pragma once
 
 #ifndef __CUDACC__
@@ -71,12 +71,13 @@ __global__ void __launch_bounds__(block_threads, pool_blocks<Element>)
 
 template <class Element, int Vec, class Rules, class Task>
 __global__ void __launch_bounds__(block_threads)
-    sum_chunks(const __grid_constant__ Task task, int lanes, index_t records) {
+    sum_chunks(const __grid_constant__ Task task, int lanes, int each, index_t records) {
   let_next_kernel_begin();
   const warp_team team(lanes);
   DEEPREC_ROLLED
-  for (index_t window = team.number(); window * lanes < records; window += team.teams()) {
-    detail::sum_chunks_of<Element, Vec>(Rules{}, team, task, window * lanes, static_cast<int>(blockIdx.y));
+  for (index_t window = team.number(); window * each < records; window += team.teams()) {
+    detail::sum_chunks_of<Element, Vec>(Rules{}, team, task, window * each, each,
+                                        static_cast<int>(blockIdx.y));
   }
 }
 
@@ -115,8 +116,13 @@ status launch_pool(const Task& task, index_t records, cudaStream_t on) {
     }
     const dim3 grid = grid_of(teams, shape.lanes, shape.panels);
     if (records == 0) return launch_kernel(pool, grid, on, task, shape.lanes);
-    const status s = launch_kernel(sum_chunks<Element, Vec, Rules, Task>, grid_of(records, 1, shape.panels),
-                                   on, task, shape.lanes, records);
+    // A device full of teams sums the records of long bags; beyond that, a team takes several.
+    int each = 1;
+    while (each < shape.lanes && records * shape.lanes * shape.panels > each * detail::device_threads)
+      each *= 2;
+    const status s = launch_kernel(sum_chunks<Element, Vec, Rules, Task>,
+                                   grid_of((records + each - 1) / each, shape.lanes, shape.panels), on, task,
+                                   shape.lanes, each, records);
     if (!s) return s;
     // Where no bag is long, which is not known here, the two kernels run side by side.
     return launch_early(pool, grid, on, task, shape.lanes);
