@@ -141,6 +141,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/batch_rows.hpp
     include/deeprec/embedding/kernels/common_lookups.inl
     include/deeprec/embedding/kernels/copy_rows.inl
+    include/deeprec/embedding/kernels/device_fold.hpp
     include/deeprec/embedding/kernels/device_pool.hpp
     include/deeprec/embedding/kernels/device_rows.hpp
     include/deeprec/embedding/kernels/device_runs.hpp

@@ -281,7 +281,7 @@ profiles() {
   [[ -n "$profiler" ]] || { fail "ABSENT: no ncu, neither in PATH nor in $toolkit: nothing is profiled" && return; }
   profile lookup bench_gpu_lookup gpu/lookup/large 'pool_(plain_|short_)?bags|sum_chunks' 4
   profile table_group bench_gpu_lookup gpu/lookup/tbe_default pool_groups 2
-  profile update bench_gpu_update gpu/update/adam 'expand_bags|step_(long|short)_runs|sum_run_chunks|Onesweep' 7
+  profile update bench_gpu_update gpu/update/adam 'expand_bags|step_(crossing|inner)_runs|sum_run_chunks|Onesweep' 7
   profile gather bench_gpu_ceilings gpu/ceilings/gather/512 read_rows 2
 }
 

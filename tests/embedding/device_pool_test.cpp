@@ -86,7 +86,7 @@ template <class Element, int Vec, class Rules>
 void check_plain_bodies(task_type task, int lanes, bool chunked) {
   if constexpr (Vec > 1 && detail::uses_each_id<Rules>) {
     if (task.weights != nullptr) return;
-    REQUIRE(task.is_near());
+    REQUIRE(task.fits_32_bits());
     const auto written = [&](const auto& body) {
       std::vector<float> out(static_cast<std::size_t>(task.bags * task.out_stride) + 4, -7.0F);
       device_fault fault{};

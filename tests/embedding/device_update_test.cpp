@@ -94,8 +94,8 @@ device_fault update_as_device(const made_batch& made, bool weighted, const std::
   });
   on_team(lanes, [&](const auto& team) {  // another launch: it sees all that the first one wrote
     for (index_t i = 0; i < task.entries; i += lanes) {
-      detail::step_long_runs<Optimizer, Vec>(team, task, i, panels > 1);
-      if (panels == 1) detail::step_short_runs<Optimizer, Vec>(team, task, i);
+      detail::step_crossing_runs<Optimizer, Vec>(team, task, i, panels > 1);
+      if (panels == 1) detail::step_inner_runs<Optimizer, Vec>(team, task, i);
     }
   });
   return fault;

@@ -49,6 +49,9 @@ std::uint64_t meet(meeting kind, unsigned mask, std::uint64_t value, int argumen
 /// All threads of a block wait for each other.
 void meet_block();
 
+/// Of what kernels are made from.
+inline int ptx_version = 90;
+
 /// Of a kernel that may begin early; here it begins behind the kernels before it, but each thread must wait.
 void wait_for_earlier_kernels();
 inline void let_next_kernel_begin() {}
@@ -153,10 +156,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* shape, void (*kernel)(E
   return host_cuda::launch(*shape, bytes, [kernel, arguments] { std::apply(kernel, arguments); });
 }
 
-/// As of code for sm_90.
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
   *of = {};
-  of->ptxVersion = of->binaryVersion = 90;
+  of->ptxVersion = of->binaryVersion = host_cuda::ptx_version;
   return cudaSuccess;
 }
 

@@ -591,6 +591,12 @@ cudaError_t cudaGetDevice(int* device) {
   *device = current_device;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
+  const auto lock = hold();
+  if (which != cudaDevAttrMultiProcessorCount) return keep(cudaErrorInvalidValue);
+  *value = 128;
+  return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int device) {
   const auto lock = hold();
   if (is_refused()) return keep(cudaErrorInvalidDevice);

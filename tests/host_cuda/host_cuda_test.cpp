@@ -1,6 +1,7 @@
 // The run time that stands for CUDA in tests refuses what a card would get wrong.
 #include <deeprec/exec/cuda_staging.hpp>
 #include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/exec/warp_team.cuh>
 #include <deeprec/memory/cuda_memory.hpp>
 
 #include <doctest/doctest.h>
@@ -136,6 +137,22 @@ TEST_CASE("host_cuda: each thread of a kernel that may begin early waits for the
     CHECK((cudaDeviceSynchronize() == cudaSuccess) == all);
     CHECK(host_cuda::failure().empty() == all);
   }
+  host_cuda::forget_failure();
+}
+
+TEST_CASE("launch_early: a kernel from PTX that has no wait begins behind the one before it") {
+  for (const int ptx : {80, 90}) {
+    host_cuda::forget_failure();
+    host_cuda::ptx_version = ptx;
+    void (*old_code)(int*) = [](int* x) { *x = 1; };  // never waits
+    void (*new_code)(int*) = [](int* x) { *x = 2; };
+    int x = 0;
+    REQUIRE(
+        deeprec::DEEPREC_DEVICE::launch_early(ptx == 80 ? old_code : new_code, dim3(1), nullptr, &x).ok());
+    CHECK((cudaDeviceSynchronize() == cudaSuccess) == (ptx == 80));
+    CHECK(host_cuda::failure().empty() == (ptx == 80));
+  }
+  host_cuda::ptx_version = 90;
   host_cuda::forget_failure();
 }
 

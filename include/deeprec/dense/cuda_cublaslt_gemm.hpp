@@ -125,20 +125,18 @@ struct cublaslt_stopwatch {
     if (const status s = cuda_runtime::make_event(begin, true); !s) return s;
     return cuda_runtime::make_event(end, true);
   }
-  /// The graph of several run(on); `ran` is what they answered.
+  /// Makes the graph of several run(on). Returns the first failure: of a run, else of the capture.
   template <class Run>
-  [[nodiscard]] status capture(timed& into, status& ran, const Run& run) const {
-    if (const status s = cuda_runtime::begin_capture(beside); !s) return s;
+  [[nodiscard]] status capture(timed& into, const Run& run) const {
+    status ran = cuda_runtime::begin_capture(beside);
+    if (!ran) return ran;
     for (int i = 0; i < products && ran.ok(); ++i) ran = run(beside);
     cuda_runtime::graph graph = nullptr;
     const status ended = cuda_runtime::end_capture(beside, graph);
-    if (!ended || !ran) {
-      if (ended.ok()) cuda_runtime::end_graph(graph);
-      return ran.ok() ? ended : status();
-    }
-    const status s = cuda_runtime::instantiate(into.exec, graph);
-    cuda_runtime::end_graph(graph);
-    return s;
+    if (ran.ok()) ran = ended;
+    if (ran.ok()) ran = cuda_runtime::instantiate(into.exec, graph);
+    if (ended.ok()) cuda_runtime::end_graph(graph);
+    return ran;
   }
   [[nodiscard]] status time(timed& t, cudaStream_t on) const noexcept {
     // The first launch keeps the device busy while the host enqueues the second.
@@ -410,9 +408,7 @@ struct cublaslt_backend {
         t.plan = std::make_shared<const cublaslt_plan>(choices.plan_of(i));
         const auto run = [&](cudaStream_t where) { return enqueue(stream, where, p, with, *t.plan, out); };
         status ran = run(on);  // scratch grows here, and modules are loaded
-        if (ran.ok()) {
-          if (const status s = watch.capture(t, ran, run); !s) return s;
-        }
+        if (ran.ok()) ran = watch.capture(t, run);
         if (ran.ok()) ++watch.count;
         if (failed.ok()) failed = ran;
       }
@@ -456,10 +452,10 @@ status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>
 ///           products in a graph. Allocates on host and device. Other work on the device spoils the times
 /// @threads  as gemm(); other threads may run the same product
 /// @error    as gemm(), also where there is no algorithm; unsupported while the stream is captured;
-///           device_error, out_of_memory (events, graphs). An algorithm that fails to start is passed over,
-///           and its failure returned if all do. After a failure c is unchanged where its old values are
-///           read, else written in part, as are bits, bias gradient and sums; nothing is pinned unless only
-///           the last product, by the fastest, has failed
+///           device_error, out_of_memory (events). An algorithm that fails by itself or in a graph is passed
+///           over, and the first failure returned if all do. After a failure c is unchanged where its old
+///           values are read, else written in part, as are bits, bias gradient and sums; nothing is pinned
+///           unless only the last product, by the fastest, has failed
 /// @example  gemm_tune(stream, desc, x, weights, y).or_throw();  // once, before the step is captured
 template <class Context, class A, class B, class C, class = detail::unit>
 [[nodiscard]] status gemm_tune(Context&& context_or_executor, const basic_gemm_desc<device_space>& desc,

@@ -2,7 +2,7 @@
 //
 //   lanes = 8      | 0 1 2 3 4 5 6 7 | 0 1 2 ...      four teams in a warp; a power of two, up to 32
 //
-// Kernels are templates over it (embedding/kernels/device_pool.hpp), so that tests can run them without a
+// Kernels are templates over it (embedding/kernels/device_fold.hpp), so that tests can run them without a
 // device.
 #pragma once
 
@@ -151,20 +151,41 @@ inline __device__ void let_next_kernel_begin() {
 #endif
 }
 
+inline cudaLaunchConfig_t launch_shape(dim3 grid, cudaStream_t on) {
+  cudaLaunchConfig_t shape{};
+  shape.gridDim = grid;
+  shape.blockDim = dim3(block_threads);
+  shape.stream = on;
+  return shape;
+}
+
 /// Enqueues a kernel with blocks of block_threads. Returns the error of this launch only; an earlier pending
 /// error is neither reported nor cleared.
 template <class... Parameters>
 status launch_kernel(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
                      const std::type_identity_t<Parameters>&... arguments) {
-  cudaLaunchConfig_t shape{};
-  shape.gridDim = grid;
-  shape.blockDim = dim3(block_threads);
-  shape.stream = on;
+  const cudaLaunchConfig_t shape = launch_shape(grid, on);
   return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));
 }
 
-/// True for a kernel whose code for the current device has wait_for_earlier_kernels(): sm_90 code, or made
-/// from PTX of sm_90. An older PTX that was compiled for a new device has not.
+/// Threads with 64 registers each that the current device runs at once.
+inline index_t resident_threads() {
+  static thread_local struct {
+    int device = -1;
+    index_t threads = 0;
+  } known;
+  int device = 0, processors = 0;
+  if (!cuda_runtime::get_device(device).ok()) return 0;
+  if (known.device != device) {
+    static_cast<void>(
+        cuda_status(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)));
+    known = {device, index_t{processors} * 1024};  // 65536 registers each
+  }
+  return known.threads;
+}
+
+/// True for a kernel whose code for the current device has wait_for_earlier_kernels(): made from PTX of sm_90
+/// or later. Older PTX has no such wait, also where the driver compiles it for a later device.
 inline bool may_begin_early(const void* kernel) {
   struct answer {
     const void* kernel;
@@ -194,10 +215,7 @@ status launch_early(void (*kernel)(Parameters...), dim3 grid, cudaStream_t on,
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t shape{};
-  shape.gridDim = grid;
-  shape.blockDim = dim3(block_threads);
-  shape.stream = on;
+  cudaLaunchConfig_t shape = launch_shape(grid, on);
   shape.attrs = &early;
   shape.numAttrs = may_begin_early(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
   return cuda_status(cudaLaunchKernelEx(&shape, kernel, arguments...));

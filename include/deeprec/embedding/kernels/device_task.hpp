@@ -27,9 +27,6 @@ inline constexpr index_t device_chunked_batch = 1 << 14;
 
 /// Bags that a team takes together where most have one id: each alone is a chain of three waits for memory.
 inline constexpr int short_bags_at_once = 4;
-/// Threads of a large device that each have 64 registers: with fewer, a thread may have more rows in flight;
-/// only with more does it take several bags.
-inline constexpr index_t device_threads = 1 << 17;
 
 /// The rules of a pooling for each id, known at compile time ...
 template <bool Adding, bool Filtered, bool Clips, bool Checks, bool Prunes>
@@ -109,9 +106,9 @@ struct pool_task {
   bool has_padding;
 
   DEEPREC_HD DEEPREC_INLINE const std::byte* row(std::int64_t id) const { return table + id * stride; }
-  /// True where near_row() and is_bad_row() can be called: rows and stride fit 32 bits.
-  bool is_near() const noexcept { return rows >> 32 == 0 && stride >> 32 == 0; }
-  DEEPREC_HD DEEPREC_INLINE const std::byte* near_row(Id id) const {
+  /// True where row_by_32_bits() and is_bad_row() can be called.
+  bool fits_32_bits() const noexcept { return rows >> 32 == 0 && stride >> 32 == 0; }
+  DEEPREC_HD DEEPREC_INLINE const std::byte* row_by_32_bits(Id id) const {
     return table +
            static_cast<std::uint64_t>(static_cast<std::uint32_t>(id)) * static_cast<std::uint32_t>(stride);
   }

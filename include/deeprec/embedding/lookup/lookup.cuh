@@ -98,15 +98,15 @@ status launch_pool(const Task& task, index_t records, cudaStream_t on) {
     return launch_kernel(copy_positions<Element, Vec, Rules, Task>,
                          grid_of(task.id_count, shape.lanes, shape.panels), on, task, shape.lanes);
   } else {
+    const index_t resident = resident_threads();
     auto* pool = pool_bags<Element, Vec, Rules, Task>;
     index_t teams = task.bags;
     if constexpr (Vec > 1 && detail::uses_each_id<Rules>) {
       const index_t threads = task.bags * shape.lanes * shape.panels;
-      if (task.weights == nullptr && task.is_near()) {
-        if (threads <= detail::device_threads / 2) {
+      if (task.weights == nullptr && task.fits_32_bits()) {
+        if (threads <= resident / 2) {  // registers are left for more rows in flight
           pool = pool_plain_bags<Element, Vec, 8, Rules, Task>;
-        } else if (task.id_count == task.bags &&
-                   threads >= detail::device_threads * detail::short_bags_at_once) {
+        } else if (task.id_count == task.bags && threads >= resident * detail::short_bags_at_once) {
           pool = pool_short_bags<Element, Vec, Rules, Task>;
           teams = (task.bags + detail::short_bags_at_once - 1) / detail::short_bags_at_once;
         } else {
@@ -118,8 +118,7 @@ status launch_pool(const Task& task, index_t records, cudaStream_t on) {
     if (records == 0) return launch_kernel(pool, grid, on, task, shape.lanes);
     // A device full of teams sums the records of long bags; beyond that, a team takes several.
     int each = 1;
-    while (each < shape.lanes && records * shape.lanes * shape.panels > each * detail::device_threads)
-      each *= 2;
+    while (each < shape.lanes && records * shape.lanes * shape.panels > each * resident) each *= 2;
     const status s = launch_kernel(sum_chunks<Element, Vec, Rules, Task>,
                                    grid_of((records + each - 1) / each, shape.lanes, shape.panels), on, task,
                                    shape.lanes, each, records);

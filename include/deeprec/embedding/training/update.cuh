@@ -74,23 +74,23 @@ __global__ void __launch_bounds__(block_threads)
 
 template <class Optimizer, int Vec, class Task>
 __global__ void __launch_bounds__(block_threads)
-    step_long_runs(const __grid_constant__ Task task, int lanes, bool all) {
+    step_crossing_runs(const __grid_constant__ Task task, int lanes, bool all) {
   let_next_kernel_begin();
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t window = team.number(); window * lanes < task.entries; window += team.teams()) {
-    detail::step_long_runs<Optimizer, Vec>(team, task, window * lanes, all);
+    detail::step_crossing_runs<Optimizer, Vec>(team, task, window * lanes, all);
   }
   team.wait_for_earlier_kernels();
 }
 
 template <class Optimizer, int Vec, class Task>
 __global__ void __launch_bounds__(block_threads)
-    step_short_runs(const __grid_constant__ Task task, int lanes) {
+    step_inner_runs(const __grid_constant__ Task task, int lanes) {
   const warp_team team(lanes);
   DEEPREC_ROLLED
   for (index_t window = team.number(); window * lanes < task.entries; window += team.teams()) {
-    detail::step_short_runs<Optimizer, Vec>(team, task, window * lanes);
+    detail::step_inner_runs<Optimizer, Vec>(team, task, window * lanes);
   }
   team.wait_for_earlier_kernels();
 }
@@ -105,12 +105,12 @@ status launch_steps(const Task& task, index_t records, cudaStream_t on) {
     s = launch_kernel(sum_run_chunks<Vec, Task>, grid_of(records, shape.lanes, shape.panels), on, task,
                       shape.lanes, records);
     if (!s) return s;
-    s = launch_early(step_long_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes, all);
+    s = launch_early(step_crossing_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes, all);
   } else {
-    s = launch_kernel(step_long_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes, all);
+    s = launch_kernel(step_crossing_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes, all);
   }
   if (!s || all) return s;
-  return launch_early(step_short_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes);
+  return launch_early(step_inner_runs<Optimizer, Vec, Task>, grid, on, task, shape.lanes);
 }
 
 }  // namespace DEEPREC_DEVICE

@@ -492,17 +492,18 @@ struct run_window {
     heads = team.ballot(key != absent_key && key != before);
     ends = team.ballot(key != after);
   }
-  DEEPREC_HD DEEPREC_INLINE bool goes_on_behind(int head) const { return ends >> head == 0; }
+  DEEPREC_HD DEEPREC_INLINE bool crosses_end(int head) const { return ends >> head == 0; }
 };
 
 /// Steps the rows of runs that go on behind the window in which they begin, or of all runs.
 template <class Optimizer, int Vec, class Team, class Task>
-DEEPREC_HD DEEPREC_INLINE void step_long_runs(const Team& team, const Task& task, index_t first, bool all) {
+DEEPREC_HD DEEPREC_INLINE void step_crossing_runs(const Team& team, const Task& task, index_t first,
+                                                  bool all) {
   const run_window window(team, task, first);
   DEEPREC_ROLLED
   for (unsigned heads = window.heads; heads != 0; heads &= heads - 1) {
     const int head = lowest_bit(heads);
-    if (!all && !window.goes_on_behind(head)) continue;
+    if (!all && !window.crosses_end(head)) continue;
     const index_t begin = first + head;
     step_run<Optimizer, Vec>(team, task, begin, end_of_run(task.keys, task.entries, begin));
   }
@@ -510,7 +511,7 @@ DEEPREC_HD DEEPREC_INLINE void step_long_runs(const Team& team, const Task& task
 
 /// Steps the rows of the other runs, where a row is one panel.
 template <class Optimizer, int Vec, class Team, class Task>
-DEEPREC_HD DEEPREC_INLINE void step_short_runs(const Team& team, const Task& task, index_t first) {
+DEEPREC_HD DEEPREC_INLINE void step_inner_runs(const Team& team, const Task& task, index_t first) {
   using element = typename Task::element;
   const run_window window(team, task, first);
   const index_t at = first + team.lane();
@@ -533,7 +534,7 @@ DEEPREC_HD DEEPREC_INLINE void step_short_runs(const Team& team, const Task& tas
   for (unsigned heads = window.heads; heads != 0; heads &= heads - 1) {
     const int head = lowest_bit(heads);
     if (ahead > 0 && next != 0) prefetch();
-    if (window.goes_on_behind(head)) break;  // it is the last one
+    if (window.crosses_end(head)) break;  // it is the last one
     const std::uint32_t key = team.from(window.key, head);
     stepped_row<element, Vec, Optimizer> row;
     row.load(task.row(key), task.parts, task.state_of(key), column, width);
