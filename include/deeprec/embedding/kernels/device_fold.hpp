@@ -1,4 +1,4 @@
-// Sums and maxima of rows by a team of lanes on a device: the rows of a range of positions, Vec columns a lane.
+// Sums and maxima of the rows of a range of positions on a device: by a team of lanes, Vec columns a lane.
 //
 //   team      lane(), lanes(), from(x, lane), across(x, mask), ballot(b), report(...), count(...),
 //             wait_for_earlier_kernels()
