@@ -208,6 +208,8 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/apply_cut.hpp
     include/deeprec/graph/describe_graph.hpp
     include/deeprec/graph/detail/cut_problem.hpp
+    include/deeprec/graph/detail/lane_plan.hpp
+    include/deeprec/graph/detail/lane_run.hpp
     include/deeprec/graph/detail/max_flow.hpp
     include/deeprec/graph/detail/stage_region.hpp
     include/deeprec/graph/detail/step_core.hpp
@@ -217,6 +219,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/flat_graph.hpp
     include/deeprec/graph/graph_adaptor.hpp
     include/deeprec/graph/interpret.hpp
+    include/deeprec/graph/lane_steps.hpp
     include/deeprec/graph/smart_stage.hpp
     include/deeprec/graph/stage_cut.hpp
     include/deeprec/graph/staged_program.hpp

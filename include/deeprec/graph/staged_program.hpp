@@ -60,6 +60,7 @@ struct staged_options {
   std::pmr::memory_resource* staged_memory = std::pmr::get_default_resource();
   /// Feeds the placeholders of a step, before the ops behind the last cut.
   std::function<void(step_state&)> feed{};
+  sample_cut samples{};  ///< of the ops behind the last cut
 };
 
 namespace detail {
@@ -138,6 +139,13 @@ class staged_run {
     }
     home_.emplace(layout_, nullptr, options_.memory);
     shared_.home = &*home_;
+    if (options_.samples.make != nullptr) {
+      std::vector<bool> rest;
+      for (index_t v = 0; v < g.size(); ++v) rest.push_back(v != source && cuts_behind(v) == 0);
+      auto cutter = options_.samples.make(g, layout_, rest, task_order::as_added, options_.samples.lanes);
+      if (!cutter) return cutter.fault();
+      if (cutter.value() != nullptr) rest_ = cutter.value()->make_runner(options_.memory);
+    }
     states_.emplace(states_in_flight(), [&] {
       return staged_step{state_access::make(layout_, nullptr, options_.memory, &shared_)};
     });
@@ -215,6 +223,11 @@ class staged_run {
 #endif
     return *std::exchange(step.failed, std::nullopt);
   }
+  result<bool> run_rest(const context<executor_ref>& ctx, step_state& state) const {
+    if (rest_ == nullptr) return run_part(ctx, plan(0), state);
+    return run_step(ctx, plan(0), state_access::storage(state),
+                    [&](const auto& on, step_storage& step) { return rest_->run(on, step); });
+  }
   static result<bool> run_part(const environment& env, const task_plan& plan, step_state& state) {
     inline_executor here;
     return run_part(context<inline_executor>(here, env), plan, state);
@@ -271,6 +284,7 @@ class staged_run {
   index_t parts_ = 0;
   task_plan source_;
   std::array<task_plan, most_cuts + 1> plans_;
+  std::unique_ptr<step_runner> rest_;  // null: one op after the other
   std::optional<step_storage> home_;
   shared_values shared_;
   std::optional<pool_type> states_;  // refers to both
@@ -302,7 +316,7 @@ struct staged_rest {
     if ((*item).is_good() && run->options().feed) run->options().feed((*item).state);
     const staged_run::lease step = item.release();  // whatever happens now: it is not run again
     if (!step->is_good()) return run->report(*step);
-    const result<bool> ran = staged_run::run_part(on, run->plan(0), step->state);
+    const result<bool> ran = run->run_rest(on, step->state);
     if (!ran) return ran.fault();
     return call_done(done, step->state);
   }
@@ -324,8 +338,8 @@ class staged_program {
   /// @threads reentrant
   /// @error   as step_graph::flat(); invalid_value: no source, a capacity or producers below 1; unsupported:
   ///          a stale read with a window above 1; with several producers an op before the first cut that
-  ///          writes a variable or is external, since steps overlap there. Throws std::bad_alloc, and what
-  ///          constructors of values throw
+  ///          writes a variable or is external, since steps overlap there; as by_lanes(). Throws
+  ///          std::bad_alloc, and what constructors of values throw
   /// @example @snippet tests/graph/staged_program_test.cpp staged_program
   [[nodiscard]] static result<staged_program> compile(const step_graph& graph, staged_options options = {}) {
     result<flat_graph> flat = graph.flat();

@@ -19,7 +19,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -35,6 +37,7 @@
 #include <deeprec/graph/detail/step_nodes.hpp>
 #include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/step_op.hpp>
+#include <deeprec/pipeline/micro_chunk.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -72,6 +75,11 @@ class op_ref : public detail::single_value<Outs...> {
   /// in which they were added.
   op_ref external() const {
     return with([](detail::step_op& op) { op.external = true; });
+  }
+  /// Each sample of its outputs depends on that sample of its inputs only, as where its type declares
+  /// sample_wise: programs with by_lanes() call it with parts of a batch, several at once.
+  op_ref sample_wise() const {
+    return with([](detail::step_op& op) { op.sample_wise = true; });
   }
   /// It runs after that op, also where it takes nothing of it.
   template <class... Other>
@@ -114,6 +122,26 @@ class step_graph {
     const index_t op =
         core_->add({.name = std::string(name), .kind_name = "variable", .kind = op_kind::variable});
     return detail::handle_access::make<T>({core_->id(), op, 0}, &object);
+  }
+  /// An object of each step in flight, such as the activations of a stack: made with the state of a step, and
+  /// ordered as a variable is. Programs with by_lanes() make one for each part of a batch that is in work.
+  ///
+  /// @param make  returns a T; called by several threads at once
+  template <class Make>
+  [[nodiscard]] auto local(std::string_view name, Make make) {
+    using type = std::invoke_result_t<const Make&>;
+    static_assert(std::is_object_v<type> && !std::is_const_v<type>,
+                  "deeprec::step_graph::local: make does not return an object. Fix: return it by value");
+    detail::step_op op{.name = std::string(name), .kind_name = "local", .kind = op_kind::variable};
+    op.outputs = {&detail::type_of_local<type>};
+    op.constant = std::make_shared<const std::function<type()>>(std::move(make));
+    // Never read: its address tells the variable from others.
+    constexpr std::align_val_t alignment{alignof(type)};
+    const std::shared_ptr<type> identity(
+        static_cast<type*>(::operator new(sizeof(type), alignment)),
+        [](type* p) { ::operator delete(static_cast<void*>(p), std::align_val_t{alignof(type)}); });
+    op.identity = identity;
+    return detail::handle_access::make<type>({core_->id(), core_->add(std::move(op)), 0}, identity.get());
   }
   /// The access of an op to a variable: the op takes const T&.
   template <class T>
@@ -197,6 +225,14 @@ class step_graph {
     requires(!std::is_convertible_v<const Op&, std::string_view>)
   auto add(Op op, const In&... inputs) {
     return add_op({}, std::move(op), detail::outputs_of_op<Op, Outs...>(), inputs...);
+  }
+
+  /// The value is read after a run, by step_state::get or what ends a step. Without it, values that
+  /// sample-wise ops make are there only where another op needs them.
+  template <class T>
+  void keep(const deeprec::value<T>& v) {
+    const detail::port_ref& ref = detail::handle_access::ref(v);
+    if (core_->owns(ref)) core_->op(ref.op).kept.push_back(ref.port);
   }
 
   /// The user's stage: ops before it may run steps ahead. Hands the values on, each as it was given: one, a
@@ -329,7 +365,8 @@ class step_graph {
     constexpr bool fits = check_op<Op, op_outputs<Outs...>, In...>();
     detail::step_op made{.name = std::string(name),
                          .kind_name = detail::kind_of_op<Op>(),
-                         .kind = detail::is_id_lookup_op<Op>() ? op_kind::id_lookup : op_kind::plain};
+                         .kind = detail::is_id_lookup_op<Op>() ? op_kind::id_lookup : op_kind::plain,
+                         .sample_wise = is_sample_wise<Op>};
     made.outputs = std::vector<const detail::value_type*>{&detail::type_of_value<Outs, false>...};
     if constexpr (fits) {
       detail::input_places<sizeof...(In)> places;

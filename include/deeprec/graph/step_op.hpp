@@ -54,6 +54,9 @@ enum class variable_use : std::uint8_t {
 struct step_call {
   const context<executor_ref>& on;  ///< for the verbs that it calls
   index_t step;                     ///< the number of the step, from 0
+  /// The part of the batch's samples that the op is called with: below 1 where a program cuts the step by
+  /// samples (by_lanes). A gradient of a mean over the samples is multiplied by it.
+  float share = 1;
 };
 
 /// The types of an op's outputs: `using outputs = op_outputs<A, B>`.
@@ -92,7 +95,7 @@ class value {
   detail::port_ref ref_;
 };
 
-/// An object of the caller, which outlives every run.
+/// An object of the caller, which outlives every run, or a local of each step in flight (step_graph::local).
 ///
 /// @threads a value type
 template <class T>

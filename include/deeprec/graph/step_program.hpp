@@ -18,6 +18,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
@@ -33,12 +34,28 @@
 #include <deeprec/graph/detail/step_layout.hpp>
 #include <deeprec/graph/step_graph.hpp>
 #include <deeprec/graph/step_op.hpp>
+#include <deeprec/pipeline/micro_chunk.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 struct state_access;
 }  // namespace detail
+
+/// How ops that are sample-wise run: on whole batches, or as by_lanes() (lane_steps.hpp) has it.
+struct sample_cut {
+  micro_lanes lanes{};
+  /// Makes a cutter for the ops `here`, by number; null where none of them is sample-wise.
+  result<std::unique_ptr<detail::step_cutter>> (*make)(const detail::step_core& graph,
+                                                       std::shared_ptr<const detail::step_layout> layout,
+                                                       const std::vector<bool>& here, task_order order,
+                                                       const micro_lanes& lanes) = nullptr;
+};
+
+struct step_options {
+  task_order order = task_order::as_added;
+  sample_cut samples{};
+};
 
 /// All values of one step in flight, for one step after another.
 ///
@@ -141,17 +158,28 @@ class step_program {
   /// @numerics deterministic: the same order for the same graph
   /// @cost    O(ops + inputs); allocates
   /// @threads reentrant
-  /// @error   as step_graph::flat(); unsupported: a stale read with a window above 1. Throws std::bad_alloc
+  /// @error   as step_graph::flat(); unsupported: a stale read with a window above 1; as by_lanes(). Throws
+  ///          std::bad_alloc
   /// @example @snippet tests/graph/step_program_test.cpp step_program
-  [[nodiscard]] static result<step_program> compile(const step_graph& graph,
-                                                    task_order order = task_order::as_added) {
+  [[nodiscard]] static result<step_program> compile(const step_graph& graph, step_options options = {}) {
     if (result<void> fine = graph.check(); !fine) return fine.fault();
     const detail::step_core& g = graph.core();
     if (auto stale = detail::find_stale_read(g)) return *std::move(stale);
     auto layout = std::make_shared<const detail::step_layout>(g);
-    result<task_plan> plan = detail::plan_steps(g, *layout, order, [](index_t) { return true; });
+    result<task_plan> plan = detail::plan_steps(g, *layout, options.order, [](index_t) { return true; });
     if (!plan) return plan.fault();
-    return step_program(std::move(layout), std::make_shared<const task_plan>(std::move(plan).value()));
+    step_program made(layout, std::make_shared<const task_plan>(std::move(plan).value()));
+    if (options.samples.make != nullptr) {
+      auto cutter = options.samples.make(g, std::move(layout),
+                                         std::vector<bool>(static_cast<std::size_t>(g.size()), true),
+                                         options.order, options.samples.lanes);
+      if (!cutter) return cutter.fault();
+      made.cutter_ = std::move(cutter).value();
+    }
+    return made;
+  }
+  [[nodiscard]] static result<step_program> compile(const step_graph& graph, task_order order) {
+    return compile(graph, step_options{.order = order});
   }
 
   /// The values of one step: made once, then used by one step after another.
@@ -162,7 +190,9 @@ class step_program {
   /// @error   throws what a value's constructor and the resource throw
   [[nodiscard]] step_state make_state(
       std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const {
-    return detail::state_access::make(layout_, plan_, memory);
+    step_state made = detail::state_access::make(layout_, plan_, memory);
+    if (cutter_ != nullptr) detail::state_access::storage(made).runner = cutter_->make_runner(memory);
+    return made;
   }
 
   /// Runs one step on the calling thread, op by op; false: the source has ended, and nothing ran.
@@ -182,11 +212,13 @@ class step_program {
     detail::check_step_executor<C>();
     return counted(state, [&](detail::step_storage& step) {
       return detail::run_step(on, *plan_, step, [&](const auto& ctx, detail::step_storage& s) {
+        if (s.runner != nullptr) return s.runner->run(ctx, s);
         return run_inline(ctx, *plan_, static_cast<detail::step_cells*>(&s));
       });
     });
   }
-  /// Runs one step on the threads of a bulk executor: an op begins when those that it needs have ended.
+  /// Runs one step on the threads of a bulk executor: an op begins when those that it needs have ended. With
+  /// by_lanes() it is run().
   ///
   /// @pre     the state is of this program; the resource of the context is thread-safe, since ops of one step
   ///          run at once
@@ -199,6 +231,7 @@ class step_program {
     detail::check_step_executor<C>();
     return counted(state, [&](detail::step_storage& step) {
       return detail::run_step(on, *plan_, step, [&](const auto& ctx, detail::step_storage& s) {
+        if (s.runner != nullptr) return s.runner->run(ctx, s);
         return deeprec::run_on(ctx, *s.run, static_cast<detail::step_cells*>(&s));
       });
     });
@@ -222,6 +255,7 @@ class step_program {
 
   std::shared_ptr<const detail::step_layout> layout_;
   std::shared_ptr<const task_plan> plan_;
+  std::shared_ptr<const detail::step_cutter> cutter_;  // null: no op runs for parts
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

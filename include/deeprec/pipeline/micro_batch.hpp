@@ -13,7 +13,9 @@
 //   step.update("tower", optimizer, [&] { return tower.step(pool, optimizer); });
 //   step.run(pool, samples).or_throw();
 //
-// An optimizer or a layer that can't be treated so is an error that names it. Not here: layers.
+// A layer with statistics over the batch is a barrier: step.barrier("dice", ...) runs once, between the stages
+// before it and those behind. An optimizer or a layer that can't be treated so is an error that names it. Not
+// here: layers.
 #pragma once
 
 #include <algorithm>
@@ -60,17 +62,10 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Whether each row of a layer's output depends on its row of the input only, so that the layer's outputs for
-/// the parts of a batch are those for the batch. True where the layer says so: `static constexpr bool
-/// sample_wise = true;`. False for statistics over the batch (batch normalisation), and for random numbers
-/// that are drawn by the place in the batch.
-template <class L>
-inline constexpr bool is_sample_wise = requires { requires static_cast<bool>(L::sample_wise); };
-
 /// How the last run of a micro_batch ended.
 struct micro_report {
   std::string_view part{};  ///< the stage or the variable that failed first; empty: none
-  index_t chunk = -1;       ///< the part of the batch in which a stage failed; -1: an update
+  index_t chunk = -1;       ///< the part of the batch in which a stage failed; -1: a barrier or an update
   index_t chunks = 0;       ///< parts of the batch
 };
 
@@ -134,8 +129,29 @@ class micro_batch {
       resource = 0;
     }
     resources_ = (std::max)(resources_, resource + 1);
-    stages_.emplace_back(std::move(name), resource,
-                         detail::as_status<const micro_chunk&>(std::forward<Work>(work)));
+    add_stage(std::move(name), resource, std::forward<Work>(work));
+  }
+  /// Adds a stage that runs once for a batch: when every part has ended in the stages before it, and before
+  /// any begins in those behind it. For layers that need the whole batch, such as Dice.
+  ///
+  /// @param name  tells it from the stages
+  /// @param work  takes a micro_chunk of all samples, returns nothing or a status; called by the caller of
+  ///              run(), whose executor does nothing else meanwhile
+  /// @post    what a part leaves for stages behind a barrier must outlast the other parts: each part is a
+  ///          lane of its own
+  /// @cost    O(stages); by lanes a further parallel_for in each run
+  /// @threads one at a time, not during run()
+  /// @error   none here; run() returns invalid_value for a name that a stage has
+  template <class Work>
+  void barrier(std::string name, Work&& work) {
+    static_assert(std::invocable<Work&, const micro_chunk&>,
+                  "deeprec::micro_batch: a barrier does not take a chunk. Fix: [&](const micro_chunk& all) "
+                  "{ ... }.");
+    if (stage_named(name) != nullptr) {
+      refuse(named("micro_batch::barrier: a name must be of one stage", name));
+    }
+    has_barrier_ = true;
+    add_stage(std::move(name), barrier_resource, std::forward<Work>(work));
   }
 
   /// Declares a layer that the stages run.
@@ -274,16 +290,16 @@ class micro_batch {
         const awake<executor_ref> scope(on);
         begin_batch(samples, chunk_count(samples, *lanes_));
         if (chunks_ == 0) return {};
-        {
-          const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
-          const index_t lanes =
-              (std::min)({lanes_->most, chunks_, index_t{(std::max)(1, detail::threads_at_once(on))}});
-          if (const status s = begin_lanes(lanes); !s) return s;
+        const index_t lanes =
+            (std::min)({lanes_->most, chunks_, index_t{(std::max)(1, detail::threads_at_once(on))}});
+        if (const status s = begin_lanes(lanes); !s) return s;
+        run_phases(on, stop, [&] {
+          shares_.begin(lanes, chunks_);
           on.parallel_for(lanes, index_t{1}, [&](index_t begin, index_t end, int) {
             for (index_t lane = begin; lane < end; ++lane) run_lane(lane);
           });
-        }
-        return finish_batch(on);
+        });
+        return finish_batch();
       } else {
         return status(errc::unsupported, "micro_batch::run: lanes need an executor of bulk work");
       }
@@ -296,8 +312,7 @@ class micro_batch {
     }
     begin_batch(samples, chunk_count(samples, wanted_));
     if (chunks_ == 0) return {};
-    {
-      const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
+    run_phases(here, stop, [&] {
       if (resources_ > 1) {
         at_work_.store(resources_ - 1, std::memory_order_relaxed);
         // release: the threads read what this one has written
@@ -309,19 +324,22 @@ class micro_batch {
         // acquire: what the stages wrote
         wait_for([this] { return at_work_.load(std::memory_order_acquire) == 0; });
       }
-    }
-    return finish_batch(here);
+    });
+    return finish_batch();
   }
 
   /// Of the last run; its text is valid while this is.
   [[nodiscard]] const micro_report& report() const noexcept { return report_; }
 
  private:
+  static constexpr index_t barrier_resource = -1;
   struct stage_state {
-    stage_state(std::string n, index_t r, std::function<status(const micro_chunk&)> w)
-        : name(std::move(n)), resource(r), work(std::move(w)) {}
+    stage_state(std::string n, index_t r, index_t p, std::function<status(const micro_chunk&)> w)
+        : name(std::move(n)), resource(r), place(p), work(std::move(w)) {}
+    [[nodiscard]] bool is_barrier() const noexcept { return resource == barrier_resource; }
     std::string name;
     index_t resource;
+    index_t place;  // among all stages
     std::function<status(const micro_chunk&)> work;
     alignas(64) std::atomic<index_t> done{0};  // chunks that have ended
   };
@@ -349,19 +367,38 @@ class micro_batch {
       return {};
     });
   }
+  // Barriers on this thread; between them phase() for the stages [first_, end_).
+  template <class Phase>
+  void run_phases(executor_ref on, const std::stop_token& stop, const Phase& phase) {
+    const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
+    const auto all = static_cast<index_t>(stages_.size());
+    for (first_ = 0; first_ < all && !was_cancelled(); first_ = end_) {
+      end_ = first_ + 1;
+      if (stage_at(first_).is_barrier()) {
+        run_stage(stage_at(first_), chunk_of(samples_, 1, 0, reduction_));
+        continue;
+      }
+      while (end_ < all && !stage_at(end_).is_barrier()) ++end_;
+      phase();
+      if (was_cancelled() || (!lanes_ && chunks_ == 1)) continue;
+      for (const sum_state& s : sums_) {
+        if (first_ <= s.stage->place && s.stage->place < end_) s.sum->put_back(on);
+      }
+    }
+  }
   void run_lane(index_t lane) {
     shares_.for_each(lane, [&](index_t number) {
       micro_chunk chunk = chunk_of(samples_, chunks_, number, reduction_);
-      chunk.lane = lane;
-      for (stage_state& stage : stages_) {
-        if (was_cancelled() || !run_stage(stage, chunk)) return false;
+      if (!has_barrier_) chunk.lane = lane;
+      for (index_t s = first_; s < end_; ++s) {
+        if (was_cancelled() || !run_stage(stage_at(s), chunk)) return false;
       }
       return true;
     });
   }
   // Of a stage that has a chunk's turn: the stage, and what is summed after it.
   bool run_stage(stage_state& stage, const micro_chunk& chunk) {
-    return call(stage.name, chunk.number, [&]() -> status {
+    return call(stage.name, stage.is_barrier() ? -1 : chunk.number, [&]() -> status {
       if (const status s = stage.work(chunk); !s) return s;
       for (const sum_state& s : sums_) {
         if (s.stage == &stage && (lanes_ || chunk.chunks > 1)) s.sum->add(chunk);
@@ -369,12 +406,9 @@ class micro_batch {
       return {};
     });
   }
-  result<void> finish_batch(executor_ref on) {
+  result<void> finish_batch() {
     if (failed_.load(std::memory_order_relaxed) == 0) {
       if (was_cancelled()) return status(errc::stopped, "micro_batch::run");
-      if (lanes_ || chunks_ > 1) {
-        for (const sum_state& s : sums_) s.sum->put_back(on);
-      }
       for (const update_state& u : updates_) {
         if (!call(u.name, -1, u.step)) break;
       }
@@ -385,11 +419,21 @@ class micro_batch {
     return outcome_;
   }
 
+  template <class Work>
+  void add_stage(std::string name, index_t resource, Work&& work) {
+    stages_.emplace_back(std::move(name), resource, static_cast<index_t>(stages_.size()),
+                         detail::as_status<const micro_chunk&>(std::forward<Work>(work)));
+  }
+  [[nodiscard]] stage_state& stage_at(index_t s) { return stages_[static_cast<std::size_t>(s)]; }
   template <class Sum, class... Gradient>
   void add_sum(std::string_view of_stage, Gradient&&... gradient) {
     const stage_state* const found = stage_named(of_stage);
     if (found == nullptr) {
       refuse(named("micro_batch::sum_gradient: the stage must have been added", of_stage));
+      return;
+    }
+    if (found->is_barrier()) {
+      refuse(named("micro_batch::sum_gradient: the stage must run for each part", of_stage));
       return;
     }
     sums_.push_back({found, std::make_unique<Sum>(std::forward<Gradient>(gradient)...)});
@@ -519,18 +563,14 @@ class micro_batch {
           choice = detail::chunk_choice::ended;
         } else {
           choice = detail::next_task(
-              static_cast<index_t>(stages_.size()), chunks_, resource,
-              [&](index_t s) { return stages_[static_cast<std::size_t>(s)].resource; },
+              end_ - first_, chunks_, resource, [&](index_t s) { return stage_at(first_ + s).resource; },
               // acquire: what the stage before wrote
-              [&](index_t s) {
-                return stages_[static_cast<std::size_t>(s)].done.load(std::memory_order_acquire);
-              },
-              task);
+              [&](index_t s) { return stage_at(first_ + s).done.load(std::memory_order_acquire); }, task);
         }
         return choice != detail::chunk_choice::none_now;
       });
       if (choice == detail::chunk_choice::ended) return;
-      stage_state& stage = stages_[static_cast<std::size_t>(task.stage)];
+      stage_state& stage = stage_at(first_ + task.stage);
       const micro_chunk chunk = chunk_of(samples_, wanted_, task.chunk, reduction_);
       const bool done = run_stage(stage, chunk);
       if (!done) return;
@@ -581,9 +621,11 @@ class micro_batch {
   std::vector<sum_state> sums_;
   std::vector<update_state> updates_;
   std::optional<fault> refused_;
+  bool has_barrier_ = false;
 
   index_t samples_ = 0;
   index_t chunks_ = 0;
+  index_t first_ = 0, end_ = 0;                            // the stages of the phase
   detail::waiting_room<Wait, detail::std_atomics> board_;  // everybody waits here: tasks are few and long
   std::atomic<std::uint64_t> batches_{0};
   std::atomic<index_t> at_work_{0};  // threads that have not finished this batch

@@ -24,6 +24,13 @@ struct micro_lanes {
   index_t samples = 128;  ///< of a part at most: its activations stay in a core's caches
 };
 
+/// Whether each row of the output of a layer, or of an op of a step graph, depends on its row of the input
+/// only, so that the outputs for the parts of a batch are those for the batch. True where the type declares
+/// `static constexpr bool sample_wise = true;`. False for statistics over the batch (batch normalisation), and
+/// for random numbers that are drawn by the place in the batch.
+template <class L>
+inline constexpr bool is_sample_wise = requires { requires static_cast<bool>(L::sample_wise); };
+
 /// A part of a batch: samples [first, first + count), number `number` of `chunks`.
 struct micro_chunk {
   index_t number = 0;
@@ -33,7 +40,7 @@ struct micro_chunk {
   /// Of the part's gradient in that of the batch: count / B where the loss is a mean, 1 where it is a sum.
   float weight = 1;
   /// By lanes: parts of one lane never run at once. Which lane a part is given depends on timing. By
-  /// resources each part is a lane of its own.
+  /// resources, and where a step has a barrier, each part is a lane of its own.
   index_t lane = 0;
 
   /// This part of a value, as a view.

@@ -35,13 +35,16 @@ struct step_op {
   bool target = false;
   bool external = false;
   bool is_source = false;
+  bool sample_wise = false;
   double cost = 0;
   std::vector<step_input> inputs{};          // cells
   std::vector<port_ref> after{};             // ops
   std::vector<const value_type*> outputs{};  // of a stage: null, its values are those of its inputs
   std::vector<std::int64_t> bytes{};         // of the outputs
   std::shared_ptr<const step_node> node{};   // null: nothing is run
-  std::shared_ptr<const void> constant{};    // the value of a constant
+  std::shared_ptr<const void> constant{};    // the value of a constant; what makes a local
+  std::shared_ptr<const void> identity{};    // of a local: bytes that no other variable has
+  std::vector<index_t> kept{};               // outputs that the caller reads
 };
 
 class step_core {
@@ -60,6 +63,10 @@ class step_core {
   }
   [[nodiscard]] bool owns(const port_ref& ref) const noexcept {
     return ref.graph == id_ && 0 <= ref.op && ref.op < size();
+  }
+  /// Whether an input is a variable that each step in flight has for itself.
+  [[nodiscard]] bool is_local(const step_input& in) const {
+    return in.is_variable() && op(in.from.op).identity != nullptr;
   }
   /// Where a value is made: through stages, which only hand it on.
   ///
@@ -188,7 +195,7 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
   std::vector<std::vector<one_access>> of_piece(pieces.size());
   for (index_t v = 0; v < g.size(); ++v) {
     for (const step_input& in : g.op(v).inputs) {
-      if (!in.is_variable()) continue;
+      if (!in.is_variable() || g.is_local(in)) continue;
       pieces.for_each(in, [&](std::size_t piece) { of_piece[piece].push_back({v, &in}); });
     }
   }

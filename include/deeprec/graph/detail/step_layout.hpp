@@ -76,8 +76,9 @@ class step_layout {
       const step_op& op = g.op(v);
       if (op.node == nullptr) continue;
       for (const step_input& in : op.inputs) {
-        cells_.push_back(in.is_variable() ? cell{-1, in.object}
-                                          : cell{slot_of(in.from.op, in.from.port), nullptr});
+        cells_.push_back(in.is_variable() && !g.is_local(in)
+                             ? cell{-1, in.object}
+                             : cell{slot_of(in.from.op, in.from.port), nullptr});
       }
       for (std::size_t p = 0; p < op.outputs.size(); ++p)
         cells_.push_back({first_slot_[at(v)] + static_cast<std::int32_t>(p), nullptr});
@@ -116,6 +117,26 @@ class step_layout {
 };
 
 class step_storage;
+
+/// Runs the ops of a step, or those of a part of it, otherwise than one after the other: one for each step in
+/// flight.
+class step_runner {
+ public:
+  step_runner() = default;
+  step_runner(const step_runner&) = delete;
+  step_runner& operator=(const step_runner&) = delete;
+  virtual ~step_runner() = default;
+  [[nodiscard]] virtual result<void> run(const context<executor_ref>& on, step_storage& step) = 0;
+};
+/// Makes runners; immutable.
+class step_cutter {
+ public:
+  step_cutter() = default;
+  step_cutter(const step_cutter&) = delete;
+  step_cutter& operator=(const step_cutter&) = delete;
+  virtual ~step_cutter() = default;
+  [[nodiscard]] virtual std::unique_ptr<step_runner> make_runner(std::pmr::memory_resource* memory) const = 0;
+};
 
 /// The values that steps in flight share, since ops of one step at a time use them.
 struct shared_values {
@@ -168,6 +189,7 @@ class step_storage : public step_cells {
   }
 
   std::optional<plan_run> run;
+  std::unique_ptr<step_runner> runner;  // null: one op after the other
   index_t step = 0;
 
  private:
