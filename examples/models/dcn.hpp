@@ -78,28 +78,34 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
   const index_t width = model.options_.width;
   const auto rows = g.variable("rows", model.table_);
   const auto cross = g.variable("cross layers", model.cross_);
-  const auto stack = g.variable("stack", model.stack_);
+  const auto cross_local = g.local("cross pass", [&model] { return cross_pass(model.cross_); });
+  const graph_stack stack = make.add_stack("stack", model.stack_);
   const auto in = make.add_inputs(tables, std::move(read));
 
   const slot_features* const features = &model.features_;
   const auto located = make.add(part::lookup, "resolve", resolve_op{features}, in.rows);
   const auto input =
       make.add(part::lookup, "lookup", lookup_beside_op{features, width}, in.dense, located, g.read(rows));
-  const auto crossed = make.add(part::forward, "cross forward", cross_forward_op{}, input, g.write(cross));
-  const auto logits = make.add(part::forward, "stack forward", stack_forward_op{}, crossed, g.write(stack));
+  const auto crossed = make.add(part::forward, "cross forward", cross_forward_op{}, input, g.read(cross),
+                                g.write(cross_local));
+  const auto logits = make.add(part::forward, "stack forward", stack_forward_op{}, crossed,
+                               g.read(stack.weights), g.write(stack.pass));
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
 
   const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
-  const auto of_crossed =
-      make.add(part::backward, "stack backward", stack_backward_op{}, slope, crossed, g.write(stack));
-  const auto of_input =
-      make.add(part::backward, "cross backward", cross_backward_op{}, of_crossed, input, g.write(cross));
-  const auto of_rows = make.add(part::backward, "slice", slice_op{dense_width, slots * width}, of_input);
+  const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, crossed,
+                                 g.read(stack.weights), g.write(stack.pass));
+  const auto by_cross = make.add(part::backward, "cross backward", cross_backward_op{},
+                                 by_stack.template get<0>(), input, g.read(cross), g.write(cross_local));
+  const auto of_rows =
+      make.add(part::backward, "slice", slice_op{dense_width, slots * width}, by_cross.template get<0>());
   const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
                                                .initial_squares = model.options_.initial_squares};
-  make.add(part::update, "cross step", cross_step_op{model.dense_optimizer()}, g.write(cross));
-  make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, g.write(stack));
+  make.add(part::update, "cross step", cross_step_op{model.dense_optimizer()}, by_cross.template get<1>(),
+           g.write(cross));
+  make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, by_stack.template get<1>(),
+           g.write(stack.weights));
   make.add(part::update, "row update", row_update_op{features, row_optimizer}, located, of_rows,
            g.write(rows));
   return make.take();

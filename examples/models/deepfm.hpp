@@ -77,7 +77,7 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
   deeprec::step_graph& g = make.graph();
   const index_t width = model.options_.width;
   const auto wide = g.variable("wide rows", model.wide_), deep = g.variable("deep rows", model.deep_);
-  const auto stack = g.variable("stack", model.stack_);
+  const graph_stack stack = make.add_stack("stack", model.stack_);
   const auto in = make.add_inputs(tables, std::move(read));
 
   const slot_features *const of_wide = &model.wide_features_, *const of_deep = &model.deep_features_;
@@ -87,7 +87,8 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
       make.add(part::lookup, "wide lookup", lookup_op{of_wide, 1}, wide_located, g.read(wide));
   const auto input = make.add(part::lookup, "deep lookup", lookup_beside_op{of_deep, width}, in.dense,
                               deep_located, g.read(deep));
-  const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.write(stack));
+  const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.read(stack.weights),
+                            g.write(stack.pass));
   const auto pairs = make.add(part::forward, "factorize forward", factorize_op{dense_width, width}, input);
   const auto linear = make.add(part::forward, "add wide", add_op{}, weights, out);
   const auto logits = make.add(part::forward, "add pairs", add_op{}, pairs, linear);
@@ -95,18 +96,20 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
   if (use == graph_use::predict) return make.take();
 
   const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
-  const auto of_input =
-      make.add(part::backward, "stack backward", stack_backward_op{}, slope, input, g.write(stack));
+  const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, input,
+                                 g.read(stack.weights), g.write(stack.pass));
   const auto of_weights = make.add(part::backward, "spread", spread_op{slots}, slope);
-  const auto by_stack = make.add(part::backward, "slice", slice_op{dense_width, slots * width}, of_input);
+  const auto of_vectors =
+      make.add(part::backward, "slice", slice_op{dense_width, slots * width}, by_stack.template get<0>());
   const auto of_rows = make.add(part::backward, "factorize backward",
-                                factorize_backward_op{dense_width, width}, slope, input, by_stack);
+                                factorize_backward_op{dense_width, width}, slope, input, of_vectors);
   const deeprec::rowwise_adagrad wide_optimizer{.learning_rate = model.options_.wide_rate,
                                                 .epsilon = model.options_.wide_epsilon,
                                                 .initial_squares = model.options_.initial_squares};
   const deeprec::rowwise_adagrad deep_optimizer{.learning_rate = model.options_.row_rate,
                                                 .initial_squares = model.options_.initial_squares};
-  make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, g.write(stack));
+  make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, by_stack.template get<1>(),
+           g.write(stack.weights));
   make.add(part::update, "wide update", row_update_op{of_wide, wide_optimizer}, wide_located, of_weights,
            g.write(wide));
   make.add(part::update, "deep update", row_update_op{of_deep, deep_optimizer}, deep_located, of_rows,

@@ -89,11 +89,12 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
   const auto mode = use == graph_use::train ? deeprec::dice_mode::batch : deeprec::dice_mode::fixed;
 
   deeprec::value<matrix> compared, scores;
-  deeprec::variable<stack_type> unit;
+  graph_stack unit;
   if (attention) {
-    unit = g.variable("attention", model.unit_);
+    unit = make.add_stack("attention", model.unit_);
     compared = make.add(part::forward, "compare", compare_op{}, in.batch, in.rows);
-    scores = make.add(part::forward, "attention forward", stack_forward_op{}, compared, g.write(unit));
+    scores = make.add(part::forward, "attention forward", stack_forward_op{}, compared, g.read(unit.weights),
+                      g.write(unit.pass));
   } else {
     scores = make.add(part::forward, "even scores", even_scores_op{}, in.batch);
   }
@@ -113,12 +114,14 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
                                 weights, of_parts.template get<0>(), of_parts.template get<1>());
   deeprec::value<matrix> of_rows = by_pool.template get<0>();
   if (attention) {
-    const auto of_compared = make.add(part::backward, "attention backward", stack_backward_op{},
-                                      by_pool.template get<1>(), compared, g.write(unit));
+    const auto by_attention =
+        make.add(part::backward, "attention backward", stack_backward_op{}, by_pool.template get<1>(),
+                 compared, g.read(unit.weights), g.write(unit.pass));
     const auto by_unit = make.add(part::backward, "compare backward", compare_backward_op{}, in.batch,
-                                  in.rows, of_compared, of_rows);
+                                  in.rows, by_attention.template get<0>(), of_rows);
     of_rows = by_unit.template get<0>();
-    make.add(part::update, "attention step", stack_step_op{model.dense_optimizer()}, g.write(unit));
+    make.add(part::update, "attention step", stack_step_op{model.dense_optimizer()},
+             by_attention.template get<1>(), g.write(unit.weights));
   }
   const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
                                                .initial_squares = model.options_.initial_squares};

@@ -178,28 +178,34 @@ inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_rea
   step_maker make;
   deeprec::step_graph& g = make.graph();
   const auto rows = g.variable("rows", model.table());
-  const auto bottom = g.variable("bottom", model.bottom()), top = g.variable("top", model.top());
+  const graph_stack bottom = make.add_stack("bottom", model.bottom()),
+                    top = make.add_stack("top", model.top());
   const auto in = make.add_inputs(tables, std::move(read));
 
   const slot_features* const features = &model.features();
   const auto located = make.add(part::lookup, "resolve", resolve_op{features}, in.rows);
   const auto pooled =
       make.add(part::lookup, "lookup", lookup_op{features, model.width()}, located, g.read(rows));
-  const auto low = make.add(part::forward, "bottom forward", stack_forward_op{}, in.dense, g.write(bottom));
+  const auto low = make.add(part::forward, "bottom forward", stack_forward_op{}, in.dense,
+                            g.read(bottom.weights), g.write(bottom.pass));
   const auto crossed =
       make.add(part::forward, "interaction", interaction_op{model.top().size(0)}, low, pooled);
-  const auto logits = make.add(part::forward, "top forward", stack_forward_op{}, crossed, g.write(top));
+  const auto logits = make.add(part::forward, "top forward", stack_forward_op{}, crossed, g.read(top.weights),
+                               g.write(top.pass));
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
   const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
-  const auto of_crossed =
-      make.add(part::backward, "top backward", stack_backward_op{}, slope, crossed, g.write(top));
-  const auto gradients =
-      make.add(part::backward, "interaction backward", interaction_backward_op{}, of_crossed, low, pooled);
-  make.add(part::backward, "bottom backward", stack_backward_end_op{}, gradients.template get<0>(), in.dense,
-           g.write(bottom));
-  make.add(part::update, "bottom step", stack_step_op{model.stack_optimizer()}, g.write(bottom));
-  make.add(part::update, "top step", stack_step_op{model.stack_optimizer()}, g.write(top));
+  const auto by_top = make.add(part::backward, "top backward", stack_backward_op{}, slope, crossed,
+                               g.read(top.weights), g.write(top.pass));
+  const auto gradients = make.add(part::backward, "interaction backward", interaction_backward_op{},
+                                  by_top.template get<0>(), low, pooled);
+  const auto by_bottom =
+      make.add(part::backward, "bottom backward", stack_backward_end_op{}, gradients.template get<0>(),
+               in.dense, g.read(bottom.weights), g.write(bottom.pass));
+  make.add(part::update, "bottom step", stack_step_op{model.stack_optimizer()}, by_bottom,
+           g.write(bottom.weights));
+  make.add(part::update, "top step", stack_step_op{model.stack_optimizer()}, by_top.template get<1>(),
+           g.write(top.weights));
   make.add(part::update, "row update", row_update_op{features, model.row_optimizer()}, located,
            gradients.template get<1>(), g.write(rows));
   return make.take();

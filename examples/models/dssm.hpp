@@ -165,15 +165,18 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
   history_step_maker make;
   deeprec::step_graph& g = make.graph();
   const auto table = g.variable("rows", model.table_);
-  const auto users = g.variable("user", model.users_), items = g.variable("item", model.items_);
+  const graph_stack users = make.add_stack("user", model.users_),
+                    items = make.add_stack("item", model.items_);
   const auto in = make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
 
   const auto scores = make.add(part::forward, "even scores", even_scores_op{}, in.batch);
   const auto pool = make.add(part::forward, "pool", pool_op{}, in.batch, in.rows, scores);
   const auto pooled = pool.template get<0>(), weights = pool.template get<1>();
   const auto targets = make.add(part::forward, "targets", targets_op{}, in.batch, in.rows);
-  const auto user = make.add(part::forward, "user forward", stack_forward_op{}, pooled, g.write(users));
-  const auto item = make.add(part::forward, "item forward", stack_forward_op{}, targets, g.write(items));
+  const auto user = make.add(part::forward, "user forward", stack_forward_op{}, pooled, g.read(users.weights),
+                             g.write(users.pass));
+  const auto item = make.add(part::forward, "item forward", stack_forward_op{}, targets,
+                             g.read(items.weights), g.write(items.pass));
   const auto pairs = make.add(part::forward, "normalize", normalize_op{}, user, item);
   const auto cosines = make.add(part::forward, "cosine", cosine_op{}, pairs);
   make.set_logits(cosines);
@@ -184,16 +187,20 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
                in_batch_gradient_op{&model.log_shares_, model.options_.temperature}, in.batch, pairs);
   const auto of_towers = make.add(part::backward, "normalize backward", normalize_backward_op{}, pairs,
                                   by_scores.template get<0>(), by_scores.template get<1>());
-  const auto of_pooled = make.add(part::backward, "user backward", stack_backward_op{},
-                                  of_towers.template get<0>(), pooled, g.write(users));
-  const auto of_targets = make.add(part::backward, "item backward", stack_backward_op{},
-                                   of_towers.template get<1>(), targets, g.write(items));
+  const auto by_users =
+      make.add(part::backward, "user backward", stack_backward_op{}, of_towers.template get<0>(), pooled,
+               g.read(users.weights), g.write(users.pass));
+  const auto by_items =
+      make.add(part::backward, "item backward", stack_backward_op{}, of_towers.template get<1>(), targets,
+               g.read(items.weights), g.write(items.pass));
   const auto of_rows = make.add(part::backward, "pool backward", pool_backward_op{}, in.batch, in.rows,
-                                weights, of_pooled, of_targets);
+                                weights, by_users.template get<0>(), by_items.template get<0>());
   const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
                                                .initial_squares = model.options_.initial_squares};
-  make.add(part::update, "user step", stack_step_op{model.dense_optimizer()}, g.write(users));
-  make.add(part::update, "item step", stack_step_op{model.dense_optimizer()}, g.write(items));
+  make.add(part::update, "user step", stack_step_op{model.dense_optimizer()}, by_users.template get<1>(),
+           g.write(users.weights));
+  make.add(part::update, "item step", stack_step_op{model.dense_optimizer()}, by_items.template get<1>(),
+           g.write(items.weights));
   make.add(part::update, "row update", row_update_op{&model.features_, row_optimizer}, in.located,
            of_rows.template get<0>(), g.write(table));
   return make.take();

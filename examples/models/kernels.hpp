@@ -83,6 +83,8 @@ struct slot_features {
                                     matrix_view<const float> gradient,
                                     deeprec::compute_input_gradient wanted);
 [[nodiscard]] status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer);
+[[nodiscard]] status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer,
+                                matrix_view<const float> gradients);
 /// Columns of interact()'s result.
 [[nodiscard]] index_t interaction_width(index_t tables, index_t width);
 [[nodiscard]] status interact(const step_context& on, matrix_view<const float> dense,

@@ -143,18 +143,21 @@ inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& 
   step_maker make;
   deeprec::step_graph& g = make.graph();
   const auto rows = g.variable("rows", model.table());
-  const auto linear = g.variable("linear", model.linear());
+  const graph_stack linear = make.add_stack("linear", model.linear());
   const auto in = make.add_inputs(tables, std::move(read));
 
   const auto bags = make.add(part::lookup, "concat", concat_rows_op{&tables}, in.rows);
   const auto sums = make.add(part::lookup, "lookup", lookup_sums_op{}, bags, g.read(rows));
-  const auto line = make.add(part::forward, "linear forward", stack_forward_op{}, in.dense, g.write(linear));
+  const auto line = make.add(part::forward, "linear forward", stack_forward_op{}, in.dense,
+                             g.read(linear.weights), g.write(linear.pass));
   const auto logits = make.add(part::forward, "add", add_op{}, sums, line);
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
   const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
-  make.add(part::backward, "linear backward", stack_backward_end_op{}, slope, in.dense, g.write(linear));
-  make.add(part::update, "linear step", stack_step_op{model.stack_optimizer()}, g.write(linear));
+  const auto by_linear = make.add(part::backward, "linear backward", stack_backward_end_op{}, slope, in.dense,
+                                  g.read(linear.weights), g.write(linear.pass));
+  make.add(part::update, "linear step", stack_step_op{model.stack_optimizer()}, by_linear,
+           g.write(linear.weights));
   make.add(part::update, "row update", row_update_sums_op{model.row_optimizer()}, bags, slope, g.write(rows));
   return make.take();
 }

@@ -25,6 +25,10 @@ status stack_backward(const step_context& on, const stack_type& stack, deeprec::
 status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer) {
   return stack.step(on, optimizer);
 }
+status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer,
+                  matrix_view<const float> gradients) {
+  return stack.step(on, optimizer, gradients);
+}
 index_t interaction_width(index_t tables, index_t width) {
   return deeprec::dot_interaction_width(tables, width);
 }

@@ -41,6 +41,13 @@ struct graph_step_of {
   std::vector<part> parts;        ///< of each op
   deeprec::value<Source> source;  ///< the rows of the step
   deeprec::value<matrix> logits, labels;
+  std::vector<stack_type*>
+      stacks;  ///< whose weights_settled() comes before a run, where weights were written
+};
+/// The weights of a stack, and what a pass needs besides.
+struct graph_stack {
+  deeprec::variable<stack_type> weights;
+  deeprec::variable<deeprec::mlp_pass> pass;
 };
 using graph_step = graph_step_of<raw_rows>;
 
@@ -51,10 +58,18 @@ class step_maker_of {
   step_maker_of() = default;
   deeprec::step_graph& graph() { return made_.graph; }
   /// The logits of the rows: what a prediction ends with.
-  void set_logits(deeprec::value<matrix> logits) { made_.logits = logits; }
+  void set_logits(deeprec::value<matrix> logits) {
+    made_.logits = logits;
+    graph().keep(logits);
+  }
   void set_labels(deeprec::value<matrix> labels) { made_.labels = labels; }
   graph_step_of<Source> take() { return std::move(made_); }
 
+  graph_stack add_stack(const std::string& name, stack_type& stack) {
+    made_.stacks.push_back(&stack);
+    return {graph().variable(name, stack),
+            graph().local(name + " pass", [&stack] { return stack.make_pass(); })};
+  }
   /// Adds an op of this part and role.
   template <class Op, class... In>
   auto add(part of, const std::string& name, Op op, In&&... in) {

@@ -9,7 +9,8 @@
 //   stack_forward, interaction, add ... loss_gradient ... stack_backward ... stack_step, row_update
 //
 // All of them call what the step written by hand calls, in kernels.hpp and ctr_data.hpp. A value keeps its
-// memory from step to step.
+// memory from step to step. From the lookups to the gradients of their rows ops are sample-wise: a step by
+// lanes runs them for parts of the batch.
 #pragma once
 
 #include <algorithm>
@@ -100,6 +101,8 @@ class matrix {
   }
   void refer(matrix_view<const float> to) { view_ = to; }
   [[nodiscard]] matrix_view<const float> view() const { return view_; }
+  /// @pre made, not referred to
+  [[nodiscard]] matrix_view<float> writable() { return {memory_.data(), view_.extent(0), view_.extent(1)}; }
   [[nodiscard]] index_t rows() const { return view_.extent(0); }
   [[nodiscard]] index_t value_bytes() const {
     return view_.extent(0) * view_.extent(1) * static_cast<index_t>(sizeof(float));
@@ -108,6 +111,12 @@ class matrix {
  private:
   std::vector<float> memory_;
   matrix_view<const float> view_;
+};
+
+/// The gradients of a stack's weights: those of a pass, or their sum over the parts of a batch.
+struct weight_gradients {
+  matrix row;
+  [[nodiscard]] index_t value_bytes() const { return row.value_bytes(); }
 };
 
 /// A value with a size in bytes.
@@ -119,6 +128,52 @@ concept sized_value = requires(const T& v) { v.value_bytes(); };
 template <ctr::sized_value T>
 struct deeprec::batch_traits<T> {
   static index_t bytes(const T& v) { return v.value_bytes(); }
+};
+// How values pass between a batch and its parts.
+template <>
+struct deeprec::batch_traits<ctr::matrix> {
+  static index_t bytes(const ctr::matrix& v) { return v.value_bytes(); }
+  static index_t samples(const ctr::matrix& v) { return v.rows(); }
+  static void refer(const ctr::matrix& whole, index_t first, index_t count, ctr::matrix& part) {
+    part.refer(whole.view().rows(first, count));
+  }
+  static void make_room(ctr::matrix& whole, index_t samples, const ctr::matrix& part) {
+    static_cast<void>(whole.make(samples, part.view().extent(1)));
+  }
+  static void join(const ctr::matrix& part, index_t first, ctr::matrix& whole) {
+    const matrix_view<float> to = whole.writable();
+    for (index_t i = 0; i < part.rows(); ++i)
+      std::copy_n(part.view().row(i), to.extent(1), to.row(first + i));
+  }
+};
+template <>
+struct deeprec::batch_traits<ctr::weight_gradients> {
+  static index_t bytes(const ctr::weight_gradients& v) { return v.value_bytes(); }
+  static void make_room(ctr::weight_gradients& whole, index_t, const ctr::weight_gradients& part) {
+    static_cast<void>(whole.row.make(1, part.row.view().extent(1)));
+  }
+  static matrix_view<float> gradient(ctr::weight_gradients& v) {
+    return {const_cast<float*>(v.row.view().data_handle()), 1, v.row.view().extent(1)};
+  }
+};
+template <>
+struct deeprec::batch_traits<ctr::sample_rows> {
+  static index_t bytes(const ctr::sample_rows& v) { return v.value_bytes(); }
+  static index_t samples(const ctr::sample_rows& v) { return v.bags.bags(); }
+  static void refer(const ctr::sample_rows& whole, index_t first, index_t count, ctr::sample_rows& part) {
+    part.bags = batch_traits<ctr::slot_bags>::split(whole.bags, first, count);
+  }
+};
+template <>
+struct deeprec::batch_traits<ctr::located_rows> {
+  static index_t bytes(const ctr::located_rows& v) { return v.value_bytes(); }
+  static index_t samples(const ctr::located_rows& v) { return v.by_slot.empty() ? 0 : v.by_slot[0].bags(); }
+  /// Rows are found for a whole batch: a part has their ids.
+  static void refer(const ctr::located_rows& whole, index_t first, index_t count, ctr::located_rows& part) {
+    part.by_slot.clear();
+    for (const ctr::slot_bags& bags : whole.by_slot)
+      part.by_slot.push_back(batch_traits<ctr::slot_bags>::split(bags, first, count));
+  }
 };
 
 namespace ctr {
@@ -231,9 +286,16 @@ struct resolve_op {
 
 // ---- rows ----------------------------------------------------------------------------------------------
 
+inline status look_up(const step_call& call, const slot_features& features, const located_rows& in,
+                      matrix_view<float> out) {
+  if (in.found) return features.look_up(call.on, in.found, out);
+  return features.look_up(call.on, in.by_slot, out);
+}
+
 /// The rows of all slots side by side.
 struct lookup_op {
   static constexpr const char* kind = "lookup";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   const slot_features* features;
   index_t width;  // of a row
@@ -243,12 +305,13 @@ struct lookup_op {
   }
   status operator()(const step_call& call, const located_rows& in, const table_type&, matrix& out) const {
     const auto columns = static_cast<index_t>(in.by_slot.size()) * width;
-    return features->look_up(call.on, in.found, out.make(in.by_slot[0].bags(), columns));
+    return look_up(call, *features, in, out.make(in.by_slot[0].bags(), columns));
   }
 };
 /// The same behind the columns of another matrix.
 struct lookup_beside_op {
   static constexpr const char* kind = "lookup";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   const slot_features* features;
   index_t width;
@@ -261,12 +324,13 @@ struct lookup_beside_op {
     const index_t first = beside.view().extent(1);
     const matrix_view<float> all = out.make(beside.rows(), first + slots * width);
     for (index_t i = 0; i < beside.rows(); ++i) std::copy_n(beside.view().row(i), first, all.row(i));
-    return features->look_up(call.on, in.found, all.columns(first, slots * width));
+    return look_up(call, *features, in, all.columns(first, slots * width));
   }
 };
 /// The sum of a sample's rows.
 struct lookup_sums_op {
   static constexpr const char* kind = "lookup";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   status operator()(const step_call& call, const sample_rows& in, const table_type& table,
                     matrix& out) const {
@@ -301,36 +365,46 @@ struct row_update_sums_op {
 };
 
 // ---- dense layers --------------------------------------------------------------------------------------
-// A stack holds its activations and gradients beside its weights: each pass writes to it.
+// The activations and gradients of a stack are those of its pass, a local of the step.
 
 struct stack_forward_op {
   static constexpr const char* kind = "stack_forward";
+  static constexpr bool sample_wise = true;
   using output = matrix;
-  status operator()(const step_call& call, const matrix& in, stack_type& stack, matrix& out) const {
-    const status s = stack_forward(call.on, stack, in.view());
-    out.refer(stack.output());
+  status operator()(const step_call& call, const matrix& in, const stack_type& stack, deeprec::mlp_pass& pass,
+                    matrix& out) const {
+    const status s = stack_forward(call.on, stack, pass, in.view());
+    out.refer(pass.output());
     return s;
   }
 };
 /// `in` is that of the forward pass.
 struct stack_backward_op {
   static constexpr const char* kind = "stack_backward";
-  using output = matrix;
-  status operator()(const step_call& call, const matrix& gradient, const matrix& in, stack_type& stack,
-                    matrix& out) const {
+  static constexpr bool sample_wise = true;
+  using outputs = op_outputs<matrix, weight_gradients>;
+  status operator()(const step_call& call, const matrix& gradient, const matrix& in, const stack_type& stack,
+                    deeprec::mlp_pass& pass, matrix& out, weight_gradients& of_weights) const {
     static_cast<void>(in);
-    const status s = stack_backward(call.on, stack, gradient.view(), deeprec::compute_input_gradient::yes);
-    out.refer(stack.input_gradient());
+    const status s =
+        stack_backward(call.on, stack, pass, gradient.view(), deeprec::compute_input_gradient::yes);
+    out.refer(pass.input_gradient());
+    of_weights.row.refer(pass.gradients());
     return s;
   }
 };
 /// The same where nothing trains on the gradient of the input.
 struct stack_backward_end_op {
   static constexpr const char* kind = "stack_backward";
-  status operator()(const step_call& call, const matrix& gradient, const matrix& in,
-                    stack_type& stack) const {
+  static constexpr bool sample_wise = true;
+  using output = weight_gradients;
+  status operator()(const step_call& call, const matrix& gradient, const matrix& in, const stack_type& stack,
+                    deeprec::mlp_pass& pass, weight_gradients& of_weights) const {
     static_cast<void>(in);
-    return stack_backward(call.on, stack, gradient.view(), deeprec::compute_input_gradient::no);
+    const status s =
+        stack_backward(call.on, stack, pass, gradient.view(), deeprec::compute_input_gradient::no);
+    of_weights.row.refer(pass.gradients());
+    return s;
   }
 };
 struct stack_step_op {
@@ -340,13 +414,14 @@ struct stack_step_op {
   void for_each_attribute(Visit&& visit) const {
     visit("learning_rate", optimizer.learning_rate);
   }
-  status operator()(const step_call& call, stack_type& stack) const {
-    return stack_step(call.on, stack, optimizer);
+  status operator()(const step_call& call, const weight_gradients& gradients, stack_type& stack) const {
+    return stack_step(call.on, stack, optimizer, gradients.row.view());
   }
 };
 
 struct interaction_op {
   static constexpr const char* kind = "interaction";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   index_t width;  // of the result
   status operator()(const step_call& call, const matrix& dense, const matrix& pooled, matrix& out) const {
@@ -355,6 +430,7 @@ struct interaction_op {
 };
 struct interaction_backward_op {
   static constexpr const char* kind = "interaction_backward";
+  static constexpr bool sample_wise = true;
   using outputs = op_outputs<matrix, matrix>;
   status operator()(const step_call& call, const matrix& gradient, const matrix& dense, const matrix& pooled,
                     matrix& of_dense, matrix& of_pooled) const {
@@ -366,22 +442,27 @@ struct interaction_backward_op {
 
 struct cross_forward_op {
   static constexpr const char* kind = "cross_forward";
+  static constexpr bool sample_wise = true;
   using output = matrix;
-  status operator()(const step_call& call, const matrix& in, cross_stack& layers, matrix& out) const {
-    const status s = layers.forward(call.on, in.view());
-    if (s.ok()) out.refer(layers.output());
+  status operator()(const step_call& call, const matrix& in, const cross_stack& layers, cross_pass& pass,
+                    matrix& out) const {
+    const status s = layers.forward(call.on, pass, in.view());
+    if (s.ok()) out.refer(pass.output());
     return s;
   }
 };
 /// `in` is that of the forward pass.
 struct cross_backward_op {
   static constexpr const char* kind = "cross_backward";
-  using output = matrix;
-  status operator()(const step_call& call, const matrix& gradient, const matrix& in, cross_stack& layers,
-                    matrix& out) const {
+  static constexpr bool sample_wise = true;
+  using outputs = op_outputs<matrix, weight_gradients>;
+  status operator()(const step_call& call, const matrix& gradient, const matrix& in,
+                    const cross_stack& layers, cross_pass& pass, matrix& out,
+                    weight_gradients& of_weights) const {
     static_cast<void>(in);
-    const status s = layers.backward(call.on, gradient.view());
-    out.refer(layers.input_gradient());
+    const status s = layers.backward(call.on, pass, gradient.view());
+    out.refer(pass.input_gradient());
+    of_weights.row.refer(pass.gradients());
     return s;
   }
 };
@@ -392,14 +473,15 @@ struct cross_step_op {
   void for_each_attribute(Visit&& visit) const {
     visit("learning_rate", optimizer.learning_rate);
   }
-  status operator()(const step_call& call, cross_stack& layers) const {
-    return layers.step(call.on, optimizer);
+  status operator()(const step_call& call, const weight_gradients& gradients, cross_stack& layers) const {
+    return layers.step(call.on, optimizer, gradients.row.view());
   }
 };
 
 /// The second order of a factorization machine over the vectors behind the first columns.
 struct factorize_op {
   static constexpr const char* kind = "factorize";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   index_t first, width;
   status operator()(const step_call& call, const matrix& in, matrix& out) const {
@@ -409,6 +491,7 @@ struct factorize_op {
 /// The gradient of the vectors: by the factorization machine, plus that by what else has them as input.
 struct factorize_backward_op {
   static constexpr const char* kind = "factorize_backward";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   index_t first, width;
   status operator()(const step_call& call, const matrix& gradient, const matrix& in, const matrix& other,
@@ -421,6 +504,7 @@ struct factorize_backward_op {
 /// The sum of a row of the first, plus the second.
 struct add_op {
   static constexpr const char* kind = "add";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   void operator()(const matrix& many, const matrix& one, matrix& out) const {
     add_logits(many.view(), one.view(), out.make(one.rows(), 1));
@@ -429,6 +513,7 @@ struct add_op {
 /// The gradient of a logit for each of the columns that were added.
 struct spread_op {
   static constexpr const char* kind = "spread";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   index_t columns;
   void operator()(const matrix& gradient, matrix& out) const {
@@ -439,6 +524,7 @@ struct spread_op {
 /// Columns of a matrix.
 struct slice_op {
   static constexpr const char* kind = "slice";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   index_t first, columns;
   template <class Visit>
@@ -451,9 +537,10 @@ struct slice_op {
 
 struct loss_gradient_op {
   static constexpr const char* kind = "loss_gradient";
+  static constexpr bool sample_wise = true;
   using output = matrix;
   status operator()(const step_call& call, const matrix& logits, const matrix& labels, matrix& out) const {
-    return loss_gradient(call.on, logits.view(), labels.view(), out.make(logits.rows(), 1));
+    return loss_gradient(call.on, logits.view(), labels.view(), call.share, out.make(logits.rows(), 1));
   }
 };
 

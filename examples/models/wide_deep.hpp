@@ -197,7 +197,7 @@ inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, ro
   step_maker make;
   deeprec::step_graph& g = make.graph();
   const auto wide = g.variable("wide rows", model.wide()), deep = g.variable("deep rows", model.deep());
-  const auto stack = g.variable("stack", model.stack());
+  const graph_stack stack = make.add_stack("stack", model.stack());
   const auto in = make.add_inputs(tables, std::move(read));
 
   const slot_features* const of_wide = &model.wide_features();
@@ -208,17 +208,19 @@ inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, ro
       make.add(part::lookup, "wide lookup", lookup_op{of_wide, 1}, wide_located, g.read(wide));
   const auto input = make.add(part::lookup, "deep lookup", lookup_beside_op{of_deep, model.width()}, in.dense,
                               deep_located, g.read(deep));
-  const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.write(stack));
+  const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.read(stack.weights),
+                            g.write(stack.pass));
   const auto logits = make.add(part::forward, "add", add_op{}, weights, out);
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
   const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
-  const auto of_input =
-      make.add(part::backward, "stack backward", stack_backward_op{}, slope, input, g.write(stack));
+  const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, input,
+                                 g.read(stack.weights), g.write(stack.pass));
   const auto of_weights = make.add(part::backward, "spread", spread_op{slots}, slope);
-  const auto of_rows =
-      make.add(part::backward, "slice", slice_op{dense_width, slots * model.width()}, of_input);
-  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, g.write(stack));
+  const auto of_rows = make.add(part::backward, "slice", slice_op{dense_width, slots * model.width()},
+                                by_stack.template get<0>());
+  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, by_stack.template get<1>(),
+           g.write(stack.weights));
   make.add(part::update, "wide update", row_update_op{of_wide, model.wide_optimizer()}, wide_located,
            of_weights, g.write(wide));
   make.add(part::update, "deep update", row_update_op{of_deep, model.row_optimizer()}, deep_located, of_rows,

@@ -20,6 +20,7 @@
 #include <deeprec/exec/trace_recorder.hpp>
 #include <deeprec/graph/describe_graph.hpp>
 #include <deeprec/graph/explain_cut.hpp>
+#include <deeprec/graph/lane_steps.hpp>
 #include <deeprec/graph/smart_stage.hpp>
 #include <deeprec/graph/staged_program.hpp>
 #include <deeprec/graph/step_costs.hpp>
@@ -47,8 +48,8 @@ class part_times final : public deeprec::trace_sink {
   // The clock is read between the recorder's two readings, so a span and what it counts for are equally long
   // but for some 25 ns.
   void begin_op(const deeprec::traced_op& op) noexcept override {
-    if (!is_ahead(op.op) && waits_) {  // the first op of the training itself
-      waits_ = false;
+    // The first op of the training itself, on whichever thread.
+    if (!is_ahead(op.op) && waits_.load(std::memory_order_relaxed) && waits_.exchange(false)) {
       waited_ += now() - ended_;
     }
     if (next_ != nullptr) next_->begin_op(op);
@@ -103,8 +104,14 @@ class part_times final : public deeprec::trace_sink {
   deeprec::trace_recorder* next_;
   std::vector<std::atomic<std::int64_t>> spent_;  // by each op
   std::int64_t ended_ = 0, waited_ = 0;           // of the thread that trains
-  bool waits_ = false;
+  std::atomic<bool> waits_{false};
 };
+
+/// Weights may have been loaded since the last run.
+template <class Source>
+void settle(const graph_step_of<Source>& step) {
+  for (stack_type* const stack : step.stacks) stack->weights_settled();
+}
 
 /// The innermost of nested exceptions has the text that helps a user.
 [[noreturn]] void rethrow_innermost(const std::exception& wrong) {
@@ -126,15 +133,17 @@ class graph_training<Source>::body {
         step_(make([this](Source& rows) { return read(rows); })),
         flat_(step_.graph.flat().or_throw()) {
     cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
+    const deeprec::sample_cut samples = how.by_lanes ? deeprec::by_lanes() : deeprec::sample_cut{};
     std::vector<char> ahead(static_cast<std::size_t>(flat_.size()), 0);
     if (how.prefetch > 0) {
-      const deeprec::staged_options options{.capacity = static_cast<std::size_t>(how.prefetch)};
+      const deeprec::staged_options options{.capacity = static_cast<std::size_t>(how.prefetch),
+                                            .samples = samples};
       staged_.emplace((how.smart_stage ? deeprec::staged_program::compile(step_.graph, cut_, options)
                                        : deeprec::staged_program::compile(step_.graph, options))
                           .or_throw());
       for (const index_t op : staged_->staged_ops()) ahead[static_cast<std::size_t>(op)] = 1;
     } else {
-      alone_.emplace(deeprec::step_program::compile(step_.graph).or_throw());
+      alone_.emplace(deeprec::step_program::compile(step_.graph, {.samples = samples}).or_throw());
       state_.emplace(alone_->make_state());
     }
     if (!how.trace.empty()) {
@@ -153,6 +162,7 @@ class graph_training<Source>::body {
   deeprec::pipeline_statistics run(deeprec::thread_pool& pool, const reader_of<Source>& read,
                                    const std::function<void(index_t)>& trained, stopwatch& watch) {
     read_ = &read;
+    settle(step_);
     deeprec::pipeline_statistics made;
     const auto done = [&](const deeprec::step_state& state) {
       if (steps_++ == 0) take_bytes(step_.graph, state);
@@ -314,6 +324,7 @@ void predict_by_graph(deeprec::executor_ref pool, const std::type_identity_t<mak
   const graph_step_of<Source> step = make(fill);
   const deeprec::step_program program = deeprec::step_program::compile(step.graph).or_throw();
   deeprec::step_state state = program.make_state();
+  settle(step);
   step_context on(pool);
   try {
     while (program.run(on, state).or_throw())

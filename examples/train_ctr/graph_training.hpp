@@ -33,10 +33,11 @@ using make_step = std::function<graph_step_of<Source>(reader_of<Source>)>;
 
 struct graph_options {
   bool smart_stage = false;
-  int threads = 1;      ///< of the pool
-  int prefetch = 16;    ///< steps between the stage and the rest; 0: no stage
-  std::string trace;    ///< file for the spans of all ops; empty: none
-  std::string picture;  ///< file for the graph in Graphviz's language; empty: none
+  bool by_lanes = false;  ///< sample-wise ops run for parts of a batch
+  int threads = 1;        ///< of the pool
+  int prefetch = 16;      ///< steps between the stage and the rest; 0: no stage
+  std::string trace;      ///< file for the spans of all ops; empty: none
+  std::string picture;    ///< file for the graph in Graphviz's language; empty: none
 };
 
 template <class Source>

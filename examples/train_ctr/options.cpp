@@ -61,7 +61,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
          "--micro-batch", o.micro_batch,
          "parts of a batch, with one update: one is looked up while the one before is computed; 1: the whole "
          "batch, call by call; 0: parts of at most 128 samples, each on one thread (with "
-         "--stale-window and --step graph: as 1)")
+         "--stale-window: as 1)")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
   app.add_option(

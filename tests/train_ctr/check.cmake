@@ -813,8 +813,8 @@ elseif(CHECK STREQUAL "parts")
     endif()
   endforeach()
 elseif(CHECK STREQUAL "graph")
-  # The step as a graph, on one thread, cut at its stage, or where smart_stage moves it: the bits of the step written by
-  # hand.
+  # The step as a graph, on one thread, cut at its stage, or where smart_stage moves it, by parts or of whole batches:
+  # the bits of the step written by hand.
   function(result output) # AUC, log loss and checksum of the first model
     execute_process(COMMAND "${PROGRAM}" ${ARGN} --json "${WORK}/result.json" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
     file(READ "${WORK}/result.json" text)
@@ -827,13 +827,19 @@ elseif(CHECK STREQUAL "graph")
   endfunction()
   foreach(model IN ITEMS dlrm lr wdl)
     set(same --rows 2500 --epochs 2 --model ${model})
-    result(by_hand ${same} --threads 1 --micro-batch 1)
+    result(whole_by_hand ${same} --threads 1 --micro-batch 1)
+    result(parts_by_hand ${same} --threads 1)
+    expect(NOT whole_by_hand STREQUAL parts_by_hand)
     foreach(how IN ITEMS "--threads;1" "--threads;2" "--threads;1;--prefetch;0" "--threads;2;--prefetch;0"
                          "--threads;1;--smart-stage" "--threads;2;--smart-stage"
                          "--threads;2;--smart-stage;--prefetch;1")
-      result(as_graph ${same} --step graph ${how})
-      if(NOT as_graph STREQUAL by_hand)
-        message(FATAL_ERROR "${model} --step graph ${how}: ${as_graph}, not ${by_hand}")
+      result(whole ${same} --step graph --micro-batch 1 ${how})
+      if(NOT whole STREQUAL whole_by_hand)
+        message(FATAL_ERROR "${model} --step graph --micro-batch 1 ${how}: ${whole}, not ${whole_by_hand}")
+      endif()
+      result(parts ${same} --step graph ${how})
+      if(NOT parts STREQUAL parts_by_hand)
+        message(FATAL_ERROR "${model} --step graph ${how}: ${parts}, not ${parts_by_hand}")
       endif()
     endforeach()
     # 26 hash ops and 39 bucket ops run ahead with --smart-stage, and the source alone without.
@@ -865,7 +871,7 @@ elseif(CHECK STREQUAL "graph")
     endforeach()
   endforeach()
   # Within an epoch, with rows that are read again.
-  foreach(run IN ITEMS "whole;--epochs;2;--micro-batch;1" "begun;--epochs;2;--steps;11;--smart-stage;--prefetch;5"
+  foreach(run IN ITEMS "whole;--epochs;2" "begun;--epochs;2;--steps;11;--smart-stage;--prefetch;5"
                        "resumed;--load;${WORK}/begun;--epochs;2;--smart-stage;--save-every;3")
     list(POP_FRONT run name)
     execute_process(COMMAND "${PROGRAM}" --rows 3000 --model wdl --memory 300K ${run} --save "${WORK}/${name}"

@@ -343,10 +343,22 @@ class mlp {
   /// @error    as make_state()
   template <RowOptimizer O, class Context, class = detail::unit>
   [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer) {
+    return step(context_or_executor, optimizer, own_.gradients());
+  }
+  /// The same by gradients that lie elsewhere, such as those of a pass or their sum over several.
+  ///
+  /// @shape    gradients (1, all parameters), in the order of parameters()
+  /// @error    as above; shape_mismatch
+  template <RowOptimizer O, class Context, class = detail::unit>
+  [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer,
+                            matrix_view<const float> gradients) {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::verb_call call(ctx, "mlp::step");
     if (!call) return call.stopped();
+    if (!detail::has_shape(gradients, 1, parameter_count_))
+      return {errc::shape_mismatch, "mlp::step: gradients must be (1, all parameters)"};
     if (const status s = make_state(optimizer); !s) return s;
+    const std::span<const float> all(gradients.data_handle(), static_cast<std::size_t>(parameter_count_));
     float* state = state_.data();
     for (int l = 0; l < layers(); ++l) {
       const auto stepped = [&](matrix_view<const float> g, matrix_view<float> w) {
@@ -355,8 +367,8 @@ class mlp {
         state += w.extent(0) * row_floats;
         return apply_rows(detail::begun(ctx), g, optimizer, w, of_rows);
       };
-      if (const status s = stepped(weight_gradient(l), weights_in(parameters_, l)); !s) return s;
-      if (const status s = stepped(bias_gradient(l), bias_in(parameters_, l)); !s) return s;
+      if (const status s = stepped(weights_in(all, l), weights_in(parameters_, l)); !s) return s;
+      if (const status s = stepped(bias_in(all, l), bias_in(parameters_, l)); !s) return s;
       operands_[static_cast<std::size_t>(l)]->changed();
     }
     return {};

@@ -68,7 +68,7 @@ class lane_run final : public step_runner {
     if (result<void> ran = run_whole(levels()[0]); !ran) return ran;
     samples_ = -1;
     if (!take_samples(levels()[1])) return *std::exchange(failed_, std::nullopt);
-    const index_t parts = chunk_count(samples_, shared_->lanes);
+    const index_t parts = deeprec::chunk_count(samples_, shared_->lanes);
     if (parts <= 1) {
       for (std::size_t k = 1; k < levels().size(); ++k) {
         if (result<void> ran = run_whole(levels()[k]); !ran) return ran;
