@@ -1,5 +1,5 @@
-// Cuts the steps of a graph by samples: ops that are sample-wise run for one part of the batch after the other
-// on one thread, several parts at once.
+// Cuts the steps of a graph by samples: ops that are sample-wise run for a part of the batch on one thread,
+// several parts at once.
 //
 //   step_program program = step_program::compile(g, {.samples = by_lanes()}).or_throw();
 //   program.run(pool, state).or_throw();
@@ -12,7 +12,7 @@
 //   auto pass = g.local("tower pass", [&] { return tower.make_pass(); });     what a part needs for itself
 //
 // Values pass between the parts and the whole batch as batch_traits<T> has it:
-//   refer(whole, first, count, part)     a part refers to samples of a value (or split(), where T is its part)
+//   refer(whole, first, count, part)     a part refers to samples of a value (or split(), where it returns T)
 //   make_room(whole, samples, part)      the value of the batch takes the shape of its parts
 //   join(part, first, whole)             and their samples; or
 //   gradient(v)                          a matrix_view<float>, which is summed over the parts
@@ -35,8 +35,8 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// For step_options and staged_options: sample-wise ops run by parts, as the stages of micro_batch by lanes
-/// do. Other ops run for the whole batch: where one stands between sample-wise ops, as a layer with statistics
-/// of the batch does, it is a barrier, and each part keeps its values until the step ends.
+/// do. Other ops run for the whole batch: one between sample-wise ops, such as a layer with statistics over
+/// the batch, is a barrier, and each part keeps its values until the step ends.
 ///
 /// @pre     the resources of the context and of the state are thread-safe; so is the trace sink
 /// @post    a value that only sample-wise ops take is not in the state, unless step_graph::keep

@@ -13,9 +13,9 @@
 //   step.update("tower", optimizer, [&] { return tower.step(pool, optimizer); });
 //   step.run(pool, samples).or_throw();
 //
-// A layer with statistics over the batch is a barrier: step.barrier("dice", ...) runs once, between the stages
-// before it and those behind. An optimizer or a layer that can't be treated so is an error that names it. Not
-// here: layers.
+// A layer with statistics over the batch is a barrier: step.barrier("dice", ...) runs once, between the
+// stages before it and those behind. An optimizer or a layer that can't be treated so is an error that names
+// it. Not here: layers.
 #pragma once
 
 #include <algorithm>

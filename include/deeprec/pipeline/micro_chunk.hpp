@@ -26,8 +26,8 @@ struct micro_lanes {
 
 /// Whether each row of the output of a layer, or of an op of a step graph, depends on its row of the input
 /// only, so that the outputs for the parts of a batch are those for the batch. True where the type declares
-/// `static constexpr bool sample_wise = true;`. False for statistics over the batch (batch normalisation), and
-/// for random numbers that are drawn by the place in the batch.
+/// `static constexpr bool sample_wise = true;`. False for statistics over the batch (batch normalisation),
+/// and for random numbers that are drawn by the place in the batch.
 template <class L>
 inline constexpr bool is_sample_wise = requires { requires static_cast<bool>(L::sample_wise); };
 
