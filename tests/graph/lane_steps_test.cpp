@@ -228,7 +228,7 @@ void check_close(const trained& a, const trained& b) {
     CHECK(a.logits[i] == doctest::Approx(b.logits[i]).epsilon(1e-4));
 }
 
-// --- bits ----------------------------------------------------------------------------------------------------
+// --- bits --------------------------------------------------------------------------------------------------
 
 TEST_CASE("by_lanes: the same bits for any number of threads, and the step of the whole batch but for sums") {
   inline_executor here;
@@ -337,7 +337,7 @@ TEST_CASE("local: each step in flight has its own, and the order of its accesses
   CHECK(b.get(read) == 215);
 }
 
-// --- failures ------------------------------------------------------------------------------------------------
+// --- failures ----------------------------------------------------------------------------------------------
 
 TEST_CASE("by_lanes: the failure of a part ends the step, names the op, and the next step runs") {
   thread_pool pool(crowd(3));
