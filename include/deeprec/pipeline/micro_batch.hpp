@@ -154,7 +154,7 @@ class micro_batch {
     add_stage(std::move(name), barrier_resource, std::forward<Work>(work));
   }
 
-  /// Declares a layer that the stages run.
+  /// Declares a layer that the stages run; not one that a barrier runs.
   ///
   /// @cost    O(1)
   /// @threads one at a time, not during run()
