@@ -2,7 +2,7 @@
 # scripts/bench.sh SUITE [--json FILE] [ARGUMENT...]   runs benchmarks/SUITE
 # scripts/bench.sh claims [SUITE] [--json FILE]        checks the claims in benchmarks/claims.json
 # scripts/bench.sh claims [SUITE] --from FILE...       judges them by reports recorded on another machine
-# scripts/bench.sh table [FILE...]                     writes the table in docs/benchmarks/README.md from JSON
+# scripts/bench.sh table [FILE...]                     writes docs/benchmarks/README.md and suites/ from their JSON
 # scripts/bench.sh reproduce [ROW]                     runs the published comparisons in benchmarks/reproduce.json
 # scripts/bench.sh report [FILE...]                    writes docs/benchmarks/report.md from what reproduce recorded
 # scripts/bench.sh against COMMIT [SUITE] [--json FILE] [ARGUMENT...]
@@ -140,7 +140,7 @@ fi
 if [[ "$suite" == table ]]; then
   build bench claims_table
   ((${#arguments[@]})) || arguments=(docs/benchmarks/claims_*.json)
-  exec "$bin/claims/claims_table" --page docs/benchmarks/README.md "${arguments[@]}"
+  exec "$bin/claims/claims_table" --pages docs/benchmarks --claims benchmarks/claims.json "${arguments[@]}"
 fi
 
 # build_known TARGET...: builds those that there are.

@@ -81,8 +81,9 @@ of_tiny 0 '^UNFIT ' unfit
 has "$work/tiny.json" '"nobody": "1\.2\.3"' '"other": "7"' '"caches"' '"huge"' '"cpu"' '"compiler"' '"dirty"' '"low": 1\.5' \
   '"high": 1\.5' '"pairs": 21' '"reason": "one CPU"'
 
-# The table.
-cat >"$work/page.md" <<'END'
+# The pages.
+mkdir "$work/pages"
+cat >"$work/pages/README.md" <<'END'
 # Title
 before
 <!-- claims: begin -->
@@ -90,25 +91,97 @@ old
 <!-- claims: end -->
 after
 END
-"$table" --page "$work/page.md" "$work/tiny.json"
-has "$work/page.md" '^\| c \| `tiny\.one` \| ≥ 1 \| 1\.50 \| 1\.50 \.\. 1\.50 \| UNFIT \| A \|$' '^before$' '^after$' \
-  '^- A, UNFIT, `tiny\.one`: one CPU$' '^Machine A: .* CPUs, '
-! grep -q '^old$' "$work/page.md" || {
-  echo "FAILED: the old table stays"
+words() { printf 'word %.0s' {1..40}; }
+# result ID SUITE VERDICT: with a median
+result() {
+  printf '{"id": "%s", "suite": "%s", "claim": "c", "direction": ">=", "target": 1, "verdict": "%s", "median": 2, "low": 1.5, "high": 3}' "$@"
+}
+# results FILE DATE CPU RESULT...
+results() {
+  local IFS=,
+  printf '{"provenance": {"date": "%s", "cpu": "%s", "cores": 2, "commit": "0123456789abcdef"}, "results": [%s]}' "$2" "$3" "${*:4}" >"$1"
+}
+results "$work/a.json" 2026-01-02 Old "$(result m.one many holds)" "$(result m.two many SHORT)" "$(result f.one few holds)"
+results "$work/b.json" 2026-01-03 Old "$(result m.two many UNSURE)"
+results "$work/c.json" 2026-01-01 New "$(result m.two many SHORT)"
+# with_reason ID SUITE REASON
+with_reason() { printf '{"id": "%s", "suite": "%s", "reason": %s}' "$@"; }
+cat >"$work/reasons.json" <<END
+[$(with_reason m.one many "[\"> first $(words)\", \"second one\"]"), $(with_reason m.two many '["m.one#2", "its own"]'),
+ $(with_reason f.one few '"m.one"'), $(claim tiny.one tiny one x '>=' 1)]
+END
+# pages CODE [--check] FILE...
+pages() {
+  local wanted="$1" code=0
+  shift
+  "$table" --pages "$work/pages" --claims "$work/reasons.json" "$@" >"$work/said" 2>&1 || code=$?
+  [[ "$code" == "$wanted" ]] || {
+    echo "FAILED: claims_table $*: code $code, not $wanted"
+    cat "$work/said"
+    failed=1
+  }
+}
+# lacks FILE PATTERN
+lacks() {
+  ! grep -qE -- "$2" "$1" || {
+    echo "FAILED: $1 has $2"
+    failed=1
+  }
+}
+pages 0 "$work/tiny.json"
+has "$work/pages/suites/tiny.md" '^\| c \| `tiny\.one` \| ≥ 1 \| 1\.50 \| 1\.50 \.\. 1\.50 \| UNFIT \| A \|$' \
+  '^- A, UNFIT, `tiny\.one`: one CPU$' '^- A: commit '
+has "$work/pages/README.md" '^before$' '^after$' '^- Machine A: .* CPUs, ' \
+  '^\| \[tiny\]\(suites/tiny\.md\) \| A \| 1 \| \| \| \| 1 \| \| \|$'
+lacks "$work/pages/README.md" '^old$'
+cp -r "$work/pages" "$work/once"
+pages 0 "$work/tiny.json"
+diff -r "$work/pages" "$work/once" || {
+  echo "FAILED: pages twice"
   failed=1
 }
-cp "$work/page.md" "$work/once.md"
-"$table" --page "$work/page.md" "$work/tiny.json"
-cmp -s "$work/page.md" "$work/once.md" || {
-  echo "FAILED: a table twice"
+pages 0 --check "$work/tiny.json"
+
+# Several machines and suites, reasons that claims share, and a suite that is gone; files come in the order of their names.
+three=("$work/c.json" "$work/a.json" "$work/b.json")
+pages 1 --check "${three[@]}"
+has "$work/said" 'README\.md: not what' 'many\.md: not what' 'tiny\.md: no results'
+pages 0 "${three[@]}"
+pages 0 --check "${three[@]}"
+has "$work/pages/README.md" '^\| \[many\].* \| A \| 2 \| 1 \| \| 1 \| \| \| \|$' '^\| \[many\].* \| B \| 1 \| \| 1 \| \| \| \| \|$' \
+  '^\| all \| \| 4 \| 2 \| 1 \| 1 \| \| \| \|$' '^- Machine A: Old, 2 CPUs\.$' '^- Machine B: New, 2 CPUs\.$'
+has "$work/pages/suites/many.md" '^- `m\.one`: > first word' '^  word word' '^- `m\.one`, `m\.two`: second one$' '^- `m\.two`: its own$'
+has "$work/pages/suites/few.md" '^- `f\.one`: see `m\.one` in \[many\]\(many\.md\)\.$' '^- A: commit 0123456789ab, 2026-01-02, '
+lacks "$work/pages/suites/many.md" '^.{121}'
+lacks "$work/pages/suites/many.md" 'm\.two.*SHORT \| A'
+[[ ! -e "$work/pages/suites/tiny.md" ]] || {
+  echo "FAILED: the page of a suite without results stays"
   failed=1
 }
-"$table" --page "$work/page.md" --check "$work/tiny.json" || failed=1
-sed -i 's/| 1\.50 | 1\.50/| 2.50 | 1.50/' "$work/page.md"
-! "$table" --page "$work/page.md" --check "$work/tiny.json" 2>/dev/null || {
-  echo "FAILED: --check of another's table"
-  failed=1
-}
+
+# What --check finds.
+sed -i 's/| 2\.00 | 1\.50/| 2.50 | 1.50/' "$work/pages/suites/few.md"
+pages 1 --check "${three[@]}"
+has "$work/said" 'few\.md: not what'
+pages 0 "${three[@]}"
+sed -i 's/its own/another one/' "$work/reasons.json"
+pages 1 --check "${three[@]}"
+has "$work/said" 'many\.md: not what'
+pages 0 "${three[@]}"
+touch "$work/pages/suites/stray.md"
+pages 1 --check "${three[@]}"
+rm "$work/pages/suites/few.md" "$work/pages/suites/stray.md"
+pages 1 --check "${three[@]}"
+for wrong in m.one#3 m.none; do
+  sed "s/m\.one#2/$wrong/" "$work/reasons.json" >"$work/wrong.json"
+  code=0
+  "$table" --pages "$work/pages" --claims "$work/wrong.json" "${three[@]}" >"$work/said" 2>&1 || code=$?
+  [[ "$code" == 2 ]] || {
+    echo "FAILED: a reason that is nowhere: code $code"
+    failed=1
+  }
+  has "$work/said" 'the reason of m\.two is that of m\.'
+done
 
 # Reports from elsewhere; repetitions are pairs.
 cat >"$work/claims.json" <<END
