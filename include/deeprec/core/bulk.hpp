@@ -9,6 +9,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -96,6 +98,69 @@ void run_bulk(const Context& ctx, const bulk_work& work, Body&& body) {
     const bulk_body erased(body);
     ctx.executor->parallel_for(work.units, work.grain, erased);
   }
+}
+
+/// Parts of [0, units), one for each thread, who takes units of the others' when its own are taken.
+class bulk_parts {
+ public:
+  static constexpr int most = 32;
+
+  bulk_parts(int parts, index_t units, index_t grain) noexcept
+      : parts_(parts < most ? parts : most), units_(units), grain_(grain) {
+    for (int p = 0; p < parts_; ++p) next_of(p).store(first_of(p), std::memory_order_relaxed);
+  }
+  /// Calls body(begin, end) until nothing is left: of part `home` first, a quarter of what is left of it at a
+  /// time, and no less than the grain.
+  template <class Body>
+  void take_from(int home, const Body& body) noexcept(noexcept(body(index_t{}, index_t{}))) {
+    for (int k = 0; k < parts_; ++k) {
+      const int part = (home + k) % parts_;
+      const index_t end = first_of(part + 1);
+      std::atomic<index_t>& next = next_of(part);
+      index_t begin = next.load(std::memory_order_relaxed);  // a number carries no data with it
+      while (begin < end) {
+        const index_t count = (std::min)((std::max)((end - begin) / 4, grain_), end - begin);
+        if (!next.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) continue;
+        body(begin, begin + count);
+        begin = next.load(std::memory_order_relaxed);
+      }
+    }
+  }
+
+ private:
+  struct alignas(64) position {
+    std::atomic<index_t> next;
+  };
+  [[nodiscard]] std::atomic<index_t>& next_of(int part) noexcept {
+    return positions_[static_cast<std::size_t>(part)].next;
+  }
+  // Without a product, which may overflow.
+  [[nodiscard]] index_t first_of(int part) const noexcept {
+    const index_t each = units_ / parts_, longer = units_ % parts_;
+    return part * each + (std::min)(index_t{part}, longer);
+  }
+
+  position positions_[most];
+  int parts_;
+  index_t units_, grain_;
+};
+
+/// The same, where a thread should work on the same units from call to call, and on neighbours: worker w
+/// begins with the w-th part of [0, units). For bodies that don't throw.
+template <class Context, class Body>
+void run_bulk_in_parts(const Context& ctx, const bulk_work& work, Body&& body) {
+  if (work.units <= 0) return;
+  if (work.units <= work.grain || !is_shared(ctx, work.ns)) {
+    body(index_t{0}, work.units, 0);
+    return;
+  }
+  const int threads = threads_at_once(*ctx.executor);
+  bulk_parts parts(threads, work.units, work.grain);
+  const auto take = [&](index_t, index_t, int worker) {
+    parts.take_from(worker, [&](index_t begin, index_t end) { body(begin, end, worker); });
+  };
+  const bulk_body erased(take);
+  ctx.executor->parallel_for(index_t{threads}, index_t{1}, erased);
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -230,8 +230,9 @@ class feature_batches {
       ns += pools[t].ns();
     }
     const numbered_pieces pieces(memory, pools.size(), [&](std::size_t t) { return pools[t].pieces(); });
-    run_bulk(ctx, {pieces.size(), grain_for(*ctx.tuning, pieces.size(), ns), ns},
-             [&](index_t begin, index_t end, int) { pool_pieces(pools, pieces, begin, end); });
+    // Parts: the columns that a thread writes are in its own caches at the next call.
+    run_bulk_in_parts(ctx, {pieces.size(), grain_for(*ctx.tuning, pieces.size(), ns), ns},
+                      [&](index_t begin, index_t end, int) { pool_pieces(pools, pieces, begin, end); });
     for (std::size_t t = 0; t < pools.size(); ++t) {
       if (pools[t].has_close()) pools[t].close(ctx);
     }
