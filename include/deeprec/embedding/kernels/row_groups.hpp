@@ -99,6 +99,15 @@ class row_groups {
     });
   }
 
+  /// Adds positions that the caller numbers: fill(keys, position_bits) writes row << position_bits | number for
+  /// numbers that ascend, and returns how many. It may write one key more.
+  template <class Fill>
+  index_t add_numbered(const Fill& fill) {
+    const index_t count = fill(keys_.data() + size(), position_bits_);
+    size_ += count;
+    return count;
+  }
+
   /// Groups the added positions by rows in [0, rows).
   /// Cost: O(N) for every 11 bits of `rows`; in any order, O(N) for rows that are used once.
   template <class Context>

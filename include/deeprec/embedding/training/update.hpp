@@ -15,10 +15,12 @@
 // returned instead of applied (gradient.hpp).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -34,10 +36,12 @@
 #include <deeprec/embedding/kernels/batch_groups.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/kernels/step_groups.hpp>
+#include <deeprec/embedding/kernels/table_parts.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -111,8 +115,9 @@ class update_op {
       if constexpr (detail::is_resolved<Rows>) {
         return pass;
       } else {
-        return detail::capped_sum(pass,
-                                  detail::capped_sum(rows_.address_bytes(), detail::group_bytes(rows_)));
+        const index_t whole =
+            detail::capped_sum(pass, detail::capped_sum(rows_.address_bytes(), detail::group_bytes(rows_)));
+        return (std::max)(whole, bytes_of_parts(ctx));
       }
     } else {
       return 0;
@@ -131,6 +136,19 @@ class update_op {
     return update_on(ctx.backend(), ctx, *this, scratch);
   }
 
+  /// For update_on: whether parts of the table may be updated apart from each other, and its time.
+  [[nodiscard]] bool in_parts() const noexcept {
+    if constexpr (!detail::is_resolved<Rows> && DirectRowSource<source_type>) {
+      return !detail::groups_size(rows_).by_ordinal();
+    } else {
+      return false;
+    }
+  }
+  [[nodiscard]] double ns(const kernel_tuning& tuning) const noexcept {
+    return detail::ns_of_update(tuning, detail::grouped_positions(rows_.bags(), rows_.pooling()),
+                                rows_.source().rows(), rows_.source().format().stride_bytes());
+  }
+
   /// For update_on.
   template <class Context, class = detail::unit>
   [[nodiscard]] detail::backward_size size_on(const Context& ctx) const noexcept {
@@ -140,6 +158,17 @@ class update_op {
   }
 
  private:
+  template <class Context>
+  [[nodiscard]] index_t bytes_of_parts(const Context& ctx) const noexcept {
+    if constexpr (DirectRowSource<source_type>) {
+      if (!in_parts()) return 0;
+      const detail::backward_size size = size_on(ctx);
+      const index_t parts = detail::table_part::most_parts(ctx, rows_.source().rows(), ns(*ctx.tuning));
+      return parts < 2 ? 0 : detail::parts_memory::bytes_for(size.positions, size.width, parts);
+    }
+    return 0;
+  }
+
   detail::kept_rows<Rows> rows_;
   gradient_view gradient_;
   Optimizer optimizer_;
@@ -231,6 +260,39 @@ template <class Context, class Source, class Bags, class Pooling, class Gradient
   return detail::run_now(ctx, update_op(rows, gradient, optimizer, rounding));
 }
 
+namespace detail {
+
+/// The whole update of each part on one thread, then the rows of many positions on all.
+template <class Context, class Op, class Resolution, class = unit>
+void update_in_parts(const Context& ctx, const Op& op, const Resolution& rows, index_t parts,
+                     scratch_block& scratch) {
+  const backward_size size = op.size_on(ctx);
+  const auto& format = rows.source().format();
+  parts_memory memory(scratch, groups_size(op.rows()), size.width, parts);
+  const matrix_view<const float> gradient(op.gradient());
+  run_bulk_in_parts(ctx, {parts, 1, op.ns(*ctx.tuning)}, [&](index_t begin, index_t end, int) {
+    inline_executor here;
+    const auto alone = ctx.rebind(here);
+    for (index_t p = begin; p < end; ++p) {
+      const table_part part(p, parts);
+      part_sizes of_part;
+      of_part.add(rows, part);
+      part_groups& groups = memory.make(p, of_part);
+      groups.add(rows, gradient, part);
+      groups.group(alone);
+      step_short_groups(alone, groups.groups(), groups.pass(), format, max_norm_of(rows.pooling()),
+                        op.optimizer(), op.rounding());
+    }
+  });
+  if (size.positions <= chunk_positions) return;
+  for (index_t p = 0; p < parts; ++p) {
+    step_long_groups(ctx, memory[p].groups(), memory[p].pass(), format, max_norm_of(rows.pooling()),
+                     op.optimizer(), op.rounding());
+  }
+}
+
+}  // namespace detail
+
 template <class... Args>
 status update_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
@@ -246,6 +308,15 @@ status update_on(host_backend, const Context& ctx, const update_op<Rows, Optimiz
   decltype(auto) rows = op.rows().resolution();
   if constexpr (!detail::is_resolved<Rows>) {
     if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
+  }
+  if constexpr (!detail::is_resolved<Rows> && DirectRowSource<typename Rows::source_type>) {
+    const index_t parts =
+        op.in_parts() ? detail::table_part::parts(ctx, rows.source().rows(), op.ns(*ctx.tuning)) : 1;
+    if (parts > 1) {
+      detail::update_in_parts(ctx, op, rows, parts, block);
+      rows.count_skipped();
+      return {};
+    }
   }
   decltype(auto) groups = detail::groups_of(ctx, op.rows(), rows, detail::group_order::any, block);
   detail::backward_pass pass(block, op.size_on(ctx));
