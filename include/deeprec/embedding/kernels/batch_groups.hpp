@@ -52,6 +52,11 @@ template <class Resolution>
 inline constexpr bool leaves_out_ids =
     kernel_policy<typename Resolution::pooling_type>::ids == ids_are::filtered || Resolution::is_keyed;
 
+/// Whether every position is in a group, and nothing else.
+template <class Resolution>
+inline constexpr bool uses_all = !leaves_out_ids<Resolution> && !fills<typename Resolution::pooling_type> &&
+                                 !requires(const Resolution& resolved) { resolved.source().default_row(); };
+
 /// The size for one batch.
 template <class Rows>
 batch_groups_size groups_size(const Rows& rows) noexcept {
@@ -155,7 +160,10 @@ class batch_groups {
     const auto is_used = [&](index_t position) { return is_used_position(resolved, row_at, position); };
     const auto is_filled = [&](index_t bag) { return is_filled_bag(resolved, row_at, bag); };
     if (!size_.by_ordinal()) {
-      if constexpr (Resolution::is_direct) {
+      if constexpr (Resolution::is_direct && uses_all<Resolution>) {
+        groups_.add_all(ctx, number, positions,
+                        [ids = resolved.bags().ids() + first](index_t k) { return static_cast<index_t>(id_number(ids[k])); });
+      } else if constexpr (Resolution::is_direct) {
         groups_.add(ctx, number, numbered_ - number, [&](index_t k) {
           if constexpr (fills_bags) {
             if (k >= positions) {
