@@ -8,8 +8,8 @@
 //   table_group/roofline/batch:2048  against a gather of the same rows to the same places
 //   table_group/t2/lookup/batch:2048 scaling: time of one thread over that of two; of_machine: the same, over
 //                                    what two threads gain on that gather
-//   table_group/t2/update/batch:2048 the same of a step of row-wise Adagrad, over what they gain where the same
-//                                    rows are only rewritten
+//   table_group/t2/update/batch:2048 the same of a step of row-wise Adagrad, over what they gain where the
+//                                    same rows are only rewritten
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -301,9 +301,8 @@ struct criteo_training {
     before = 0;
     for (const index_t table_rows : criteo_rows) {
       first_row.push_back(memory + before * stride);
-      group.add(
-          table_view<f32_rows>(reinterpret_cast<std::byte*>(first_row.back()), table_rows, format),
-          combiner::sum);
+      group.add(table_view<f32_rows>(reinterpret_cast<std::byte*>(first_row.back()), table_rows, format),
+                combiner::sum);
       before += table_rows;
     }
     const counter_rng rng(9);

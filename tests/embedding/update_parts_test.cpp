@@ -33,9 +33,9 @@ namespace {
 
 using namespace deeprec;
 using namespace deeprec_test;
+using deeprec::detail::backward_pass;
 using deeprec::detail::batch_groups;
 using deeprec::detail::batch_groups_size;
-using deeprec::detail::backward_pass;
 using deeprec::detail::bulk_parts;
 using deeprec::detail::part_sizes;
 using deeprec::detail::parts_memory;
@@ -98,9 +98,9 @@ std::vector<std::byte> bytes_of(const dense_table<Format>& table) {
 
 /// The rows after an update of a table of its own.
 template <class Format, class Context, class Pooling, class Rounding = rounding::nearest_t>
-std::vector<std::byte> updated(const Context& ctx, const jagged_view<>& bags, const std::vector<float>& values,
-                               index_t rows, index_t width, const Pooling& pooling,
-                               const Rounding& rounding = {}) {
+std::vector<std::byte> updated(const Context& ctx, const jagged_view<>& bags,
+                               const std::vector<float>& values, index_t rows, index_t width,
+                               const Pooling& pooling, const Rounding& rounding = {}) {
   dense_table<Format> table = table_of<Format>(rows, width);
   const status s = update(ctx, bags, matrix_view<const float>(values.data(), bags.bags(), width), pooling,
                           rowwise_adagrad{.learning_rate = 0.1F}, table.view(), rounding);
@@ -169,7 +169,8 @@ TEST_CASE("parts_memory: what the groups of a part take is below the bounds that
   }
 }
 
-TEST_CASE("update: in parts, the bits of one thread, for every policy, and for a row that fills many chunks") {
+TEST_CASE(
+    "update: in parts, the bits of one thread, for every policy, and for a row that fills many chunks") {
   std::mt19937_64 random(seed());
   inline_executor here;
   for (const index_t bags : {1, 40, 3000}) {
@@ -187,7 +188,8 @@ TEST_CASE("update: in parts, the bits of one thread, for every policy, and for a
           CAPTURE(threads);
           eager_pool eager(threads);
           if (bags == 3000 && threads > 1) {
-            REQUIRE(table_part::parts(eager.ctx, rows, 20.0 * static_cast<double>(batch.ids.size())) == threads);
+            REQUIRE(table_part::parts(eager.ctx, rows, 20.0 * static_cast<double>(batch.ids.size())) ==
+                    threads);
           }
           CHECK(run(eager.ctx) == expected);
         }
@@ -260,8 +262,8 @@ struct group_case {
   static constexpr index_t widths[6] = {5, 16, 16, 33, 8, 3};
 
   explicit group_case(std::mt19937_64& random) {
-    for (const auto& [rows, longest] : {std::pair<index_t, int>{40, 1}, {9000, 60}, {9000, 55}, {50, 3},
-                                        {7000, 160}, {1, 0}}) {
+    for (const auto& [rows, longest] :
+         {std::pair<index_t, int>{40, 1}, {9000, 60}, {9000, 55}, {50, 3}, {7000, 160}, {1, 0}}) {
       batches.emplace_back(random, bags, rows, longest, rows == 7000);
     }
     index_t all = 0;

@@ -161,8 +161,9 @@ class batch_groups {
     const auto is_filled = [&](index_t bag) { return is_filled_bag(resolved, row_at, bag); };
     if (!size_.by_ordinal()) {
       if constexpr (Resolution::is_direct && uses_all<Resolution>) {
-        groups_.add_all(ctx, number, positions,
-                        [ids = resolved.bags().ids() + first](index_t k) { return static_cast<index_t>(id_number(ids[k])); });
+        groups_.add_all(ctx, number, positions, [ids = resolved.bags().ids() + first](index_t k) {
+          return static_cast<index_t>(id_number(ids[k]));
+        });
       } else if constexpr (Resolution::is_direct) {
         groups_.add(ctx, number, numbered_ - number, [&](index_t k) {
           if constexpr (fills_bags) {

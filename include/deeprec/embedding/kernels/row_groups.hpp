@@ -113,14 +113,15 @@ class row_groups {
              [&row_of, to, bits, first](index_t begin, index_t end, int) {
                const RowOf row_at = row_of;
                for (index_t k = begin; k < end; ++k) {
-                 to[k] = static_cast<std::uint64_t>(row_at(k)) << bits | static_cast<std::uint64_t>(first + k);
+                 to[k] =
+                     static_cast<std::uint64_t>(row_at(k)) << bits | static_cast<std::uint64_t>(first + k);
                }
              });
     size_ += positions;
   }
 
-  /// Adds positions that the caller numbers: fill(keys, position_bits) writes row << position_bits | number for
-  /// numbers that ascend, and returns how many. It may write one key more.
+  /// Adds positions that the caller numbers: fill(keys, position_bits) writes row << position_bits | number
+  /// for numbers that ascend, and returns how many. It may write one key more.
   template <class Fill>
   index_t add_numbered(const Fill& fill) {
     const index_t count = fill(keys_.data() + size(), position_bits_);

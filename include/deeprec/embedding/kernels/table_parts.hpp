@@ -42,7 +42,9 @@ class table_part {
   table_part(index_t number, index_t parts) noexcept
       : first_(bound(number, parts)), end_(bound(number + 1, parts)) {}
 
-  [[nodiscard]] DEEPREC_INLINE bool has(index_t row) const noexcept { return hash(row) - first_ < end_ - first_; }
+  [[nodiscard]] DEEPREC_INLINE bool has(index_t row) const noexcept {
+    return hash(row) - first_ < end_ - first_;
+  }
   /// True for rows of the parts before this one.
   [[nodiscard]] DEEPREC_INLINE bool is_behind(index_t row) const noexcept { return hash(row) < first_; }
 

@@ -173,7 +173,8 @@ class feature_batches {
     const auto positions = [&](std::size_t t) { return most_positions(bags[t]); };
     const auto numbered = [&](std::size_t t) { return features[t]->grouped(bags[t]); };
     double ns = 0;
-    for (const std::size_t first : tables) ns += work_of(features, first, positions, numbered).ns(*ctx.tuning);
+    for (const std::size_t first : tables)
+      ns += work_of(features, first, positions, numbered).ns(*ctx.tuning);
     step_memory memory;
     auto units = static_cast<index_t>(tables.size());
     for (const std::size_t first : tables) {
