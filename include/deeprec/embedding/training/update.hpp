@@ -9,7 +9,8 @@
 //
 //   ids ──> positions grouped by row ──one worker per group──> gradient in scratch ──> row in place
 //
-// Only ids that may be repeated are sorted.
+// Only ids that may be repeated are sorted. On several threads each does all of this for its own part of a
+// direct table's rows (kernels/table_parts.hpp).
 //
 // Gradients of N rows are never materialised. Not here: gradients of the weights, and gradients that are
 // returned instead of applied (gradient.hpp).
@@ -202,8 +203,8 @@ update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, 
 ///           NaN gradients: as apply_row
 /// @cost     O(N*D + N * bytes of an id): sorts the ids that may be repeated, reads N gradient rows, reads
 ///           and writes the rows used; takes about 50 bytes per id and per bag (100 for row sources other
-///           than tables), 4 * D bytes for each thread and for each 4096 ids from the context's resource, in
-///           one block and before the first row is updated
+///           than tables), 4 * D bytes for each thread and for each 4096 ids, and up to 20 KB for each thread
+///           from the context's resource, in one block and before the first row is updated
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch for a null gradient and when the rows have no room for the
 ///           optimizer's state (state_of<optimizer> makes it); unsupported when the rows hold the state of an
