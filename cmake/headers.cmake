@@ -160,6 +160,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/row_runs.hpp
     include/deeprec/embedding/kernels/split_values.inl
     include/deeprec/embedding/kernels/step_groups.hpp
+    include/deeprec/embedding/kernels/table_parts.hpp
     include/deeprec/embedding/kernels/update.inl
     include/deeprec/embedding/kernels/update_args.hpp
     include/deeprec/embedding/kernels/update_kernels.hpp
