@@ -196,6 +196,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/detail/bulk_board.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
     include/deeprec/exec/device_fault.hpp
+    include/deeprec/exec/digraph.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/plan_run.hpp
