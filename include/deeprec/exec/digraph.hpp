@@ -32,7 +32,9 @@ struct number_lists {
 
   /// `lists` lists: item(i) is added to list(i), for i from 0 to count - 1.
   ///
-  /// @cost O(lists + count)
+  /// @cost    O(lists + count)
+  /// @threads reentrant
+  /// @error   bad_alloc
   template <class List, class Item>
   static number_lists counted(std::size_t lists, std::size_t count, const List& list, const Item& item) {
     number_lists made;
@@ -55,8 +57,10 @@ struct number_lists {
   }
   /// Item -> the lists that hold it, ascending; `once`: an item that a list holds twice has that list once.
   ///
-  /// @pre  items are below `count`
-  /// @cost O(count + items)
+  /// @pre     items are below `count`
+  /// @cost    O(count + items)
+  /// @threads reentrant
+  /// @error   bad_alloc
   [[nodiscard]] number_lists turned(std::size_t count, bool once = false) const {
     number_lists made;
     made.begin.assign(count + 1, 0);
@@ -114,7 +118,9 @@ class digraph {
   /// A topological order: calls ready(v) for nodes all of whose predecessors are in it, and takes nodes from
   /// pop(), which returns -1 when it has none. Shorter than size() where there is a cycle.
   ///
-  /// @cost O(nodes + edges) and the calls
+  /// @cost    O(nodes + edges) and the calls
+  /// @threads reentrant
+  /// @error   bad_alloc
   template <class Ready, class Pop>
   [[nodiscard]] std::vector<number> order(const Ready& ready, const Pop& pop) const {
     std::vector<number> missing(size()), made;
@@ -180,6 +186,11 @@ class digraph {
 };
 
 /// "a -> b -> c -> a" of a cycle's nodes, the first sixteen of them.
+///
+/// @param name  returns the text of a node
+/// @cost    O(nodes named)
+/// @threads reentrant
+/// @error   bad_alloc
 template <class Name>
 [[nodiscard]] std::string cycle_text(std::span<const digraph::number> cycle, const Name& name) {
   constexpr std::size_t most = 16;
