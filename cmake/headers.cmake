@@ -160,6 +160,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/row_runs.hpp
     include/deeprec/embedding/kernels/split_values.inl
     include/deeprec/embedding/kernels/step_groups.hpp
+    include/deeprec/embedding/kernels/table_parts.hpp
     include/deeprec/embedding/kernels/update.inl
     include/deeprec/embedding/kernels/update_args.hpp
     include/deeprec/embedding/kernels/update_kernels.hpp
@@ -195,6 +196,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/detail/bulk_board.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
     include/deeprec/exec/device_fault.hpp
+    include/deeprec/exec/digraph.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/plan_run.hpp

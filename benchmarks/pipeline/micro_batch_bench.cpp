@@ -18,9 +18,9 @@
 //
 // Bound, before anything was timed. Of a step of 256 on one thread: 6656 rows at 30 ns = 0.2 ms of lookup,
 // 214 MFLOP = 3.5 ms of tower, 0.1 ms of gather, 0.8 ms of update, 4.6 ms. Two lanes take half of all but the
-// update, which takes half as well: 4.6 / (1.9 + 0.4) = 2.0 over `plain`. `two_threads` has the same limit, and
-// some forty barriers and rows that another core wrote: the prediction is 1.0 to 1.2 over it. Over `rounds` of
-// 256 the larger batches save updates too. `bound` is that arithmetic with the stages of the run.
+// update, which takes half as well: 4.6 / (1.9 + 0.4) = 2.0 over `plain`. `two_threads` has the same limit,
+// and some forty barriers and rows that another core wrote: the prediction is 1.0 to 1.2 over it. Over
+// `rounds` of 256 the larger batches save updates too. `bound` is that arithmetic with the stages of the run.
 //
 // Before timing, three batches are trained in each way from the same weights: `two_threads` gives the bits
 // of `plain`; micro batches differ by no more than 3 (B + C + 2) u (1 + |weight|) for a batch of B in C

@@ -6,6 +6,10 @@
 //   table_group/threads:2/batch:128  speedup over 26 lookups on two threads
 //   table_group/never_slower/threads:1  the same from 1 to 8192 bags a batch: the least speedup
 //   table_group/roofline/batch:2048  against a gather of the same rows to the same places
+//   table_group/t2/lookup/batch:2048 scaling: time of one thread over that of two; of_machine: the same, over
+//                                    what two threads gain on that gather
+//   table_group/t2/update/batch:2048 the same of a step of row-wise Adagrad, over what they gain where the
+//                                    same rows are only rewritten
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -20,9 +24,11 @@
 #include <deeprec/core/random.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/optimizers.hpp>
 
 #include "support/add.hpp"
 #include "support/big_memory.hpp"
@@ -231,6 +237,146 @@ void against_roofline(benchmark::State& state, const std::string& name, index_t 
   }
 }
 
+/// What both threads gain; each has half of the samples of the machine's side.
+template <class Ours, class Limit>
+void sample_scaling(benchmark::State& state, figures& f, criteo_model& model, const Ours& ours,
+                    const Limit& limit) {
+  thread_pool two(2);
+  const awake scope(two);  // a training loop's calls follow each other as closely
+  inline_executor here;
+  const double to_microseconds = 1e6 / static_cast<double>(model.batches_of_pass());
+  const auto next = [&] { model.next(); };
+  f.sample([&] {
+    const auto [both, alone] = f.pair("scaling", "", [&] { ours(two); }, [&] { ours(here); }, next);
+    const auto [limit_both, limit_alone] = f.pair(
+        "machine_scaling", "",
+        [&] {
+          for (const auto& batch : model.part()) {
+            two.parallel_for(2, 1, [&](index_t begin, index_t end, int) {
+              limit(batch, begin * model.rows / 2, end * model.rows / 2);
+            });
+          }
+        },
+        [&] {
+          for (const auto& batch : model.part()) limit(batch, 0, model.rows);
+        },
+        next);
+    f.add("of_machine", alone / both / (limit_alone / limit_both));
+    f.note("us_per_call", both * to_microseconds);
+    f.note("us_per_call_alone", alone * to_microseconds);
+    f.note("limit_us_alone", limit_alone * to_microseconds);
+  });
+  f.report(state);
+}
+
+void lookup_on_two(benchmark::State& state, const std::string& name, index_t rows) {
+  criteo_model model(rows);
+  if (model.tables.empty()) return state.SkipWithError(no_memory);
+  thread_pool two(2);
+  inline_executor here;
+  const auto gather = [&](const std::vector<jagged_view<>>& batch, index_t begin, index_t end) {
+    const std::int64_t* of_feature[features];
+    for (std::size_t t = 0; t < features; ++t) of_feature[t] = batch[t].ids() + begin;
+    native::gather_64_bytes({model.first_row.data(), of_feature, features, end - begin, 32, true,
+                             reinterpret_cast<char*>(model.out.data() + begin * features * width)});
+  };
+  for (auto _ : state) {
+    figures f(name);
+    f.unfit(model.unfit);
+    if (usable_cpus().size() < 2) f.unfit("fewer CPUs than threads");
+    if (!model.agree([&] { model.in_one_call(two); }, [&] { model.in_one_call(here); })) {
+      return state.SkipWithError("wrong answer: two threads give other bits");
+    }
+    sample_scaling(state, f, model, [&](auto& executor) { model.in_one_call(executor); }, gather);
+  }
+}
+
+/// The same ids and another view of the same memory: rows with the state of row-wise Adagrad.
+struct criteo_training {
+  explicit criteo_training(criteo_model& its_model) : model(its_model) {
+    char* const memory = huge_table();
+    index_t before = 0;
+    for (const index_t table_rows : criteo_rows) before += table_rows;
+    if (static_cast<std::size_t>(before * stride) > huge_memory().bytes()) return;
+    before = 0;
+    for (const index_t table_rows : criteo_rows) {
+      first_row.push_back(memory + before * stride);
+      group.add(table_view<f32_rows>(reinterpret_cast<std::byte*>(first_row.back()), table_rows, format),
+                combiner::sum);
+      before += table_rows;
+    }
+    const counter_rng rng(9);
+    for (std::size_t i = 0; i < model.out.size(); ++i) {
+      gradient.push_back(static_cast<float>(rng.bits(1, i) >> 40) * 0x1p-24F - 0.5F);
+    }
+  }
+  template <class Executor>
+  void step(Executor& executor, const std::vector<jagged_view<>>& batch) {
+    const matrix_view<const float> from(gradient.data(), model.rows, features * width);
+    if (!update(executor, group, batch, from, rowwise_adagrad{})) std::abort();
+  }
+  /// True when a batch leaves the same rows and state on both executors.
+  template <class First, class Second>
+  bool agree(First& first, Second& second, const std::vector<jagged_view<>>& batch) {
+    std::vector<char> before, after, expected;
+    const auto keep = [&](std::vector<char>& to) {
+      each_row(batch, [&](const char* row) { to.insert(to.end(), row, row + stride); });
+    };
+    keep(before);
+    step(first, batch);
+    keep(expected);
+    const char* from = before.data();
+    each_row(batch, [&](char* row) {
+      std::memcpy(row, from, stride);
+      from += stride;
+    });
+    step(second, batch);
+    keep(after);
+    return before != expected && expected == after;
+  }
+  template <class F>
+  void each_row(const std::vector<jagged_view<>>& batch, F&& f) {
+    for (std::size_t t = 0; t < features; ++t) {
+      for (index_t k = 0; k < model.rows; ++k) f(first_row[t] + batch[t].ids()[k] * stride);
+    }
+  }
+
+  const f32_rows format{width, {.state_floats = rowwise_adagrad::row_state}};
+  const index_t stride = format.stride_bytes();
+  criteo_model& model;
+  std::vector<char*> first_row;
+  feature_group<rowwise_adagrad> group;
+  std::vector<float> gradient;
+};
+
+void update_on_two(benchmark::State& state, const std::string& name, index_t rows) {
+  criteo_model model(rows);
+  if (model.tables.empty()) return state.SkipWithError(no_memory);
+  criteo_training training(model);
+  if (training.first_row.empty() || training.stride != 68) return state.SkipWithError(no_memory);
+  thread_pool two(2);
+  inline_executor here;
+  const auto rewrite = [&](const std::vector<jagged_view<>>& batch, index_t begin, index_t end) {
+    const std::int64_t* of_feature[features];
+    for (std::size_t t = 0; t < features; ++t) of_feature[t] = batch[t].ids() + begin;
+    native::rewrite_68_bytes({training.first_row.data(), of_feature, features, end - begin, 32});
+  };
+  for (auto _ : state) {
+    figures f(name);
+    f.unfit(model.unfit);
+    if (usable_cpus().size() < 2) f.unfit("fewer CPUs than threads");
+    for (const std::size_t number : {0, 1}) {
+      if (!training.agree(two, here, model.bags[number])) {
+        return state.SkipWithError("wrong answer: two threads leave other rows");
+      }
+    }
+    const auto step = [&](auto& executor) {
+      for (const auto& batch : model.part()) training.step(executor, batch);
+    };
+    sample_scaling(state, f, model, step, rewrite);
+  }
+}
+
 const bool registered = [] {
   add("table_group/inline/batch:128", [](benchmark::State& state, const std::string& name) {
     inline_executor here;
@@ -250,6 +396,10 @@ const bool registered = [] {
   });
   add("table_group/roofline/batch:2048",
       [](benchmark::State& state, const std::string& name) { against_roofline(state, name, 2048); });
+  add("table_group/t2/lookup/batch:2048",
+      [](benchmark::State& state, const std::string& name) { lookup_on_two(state, name, 2048); });
+  add("table_group/t2/update/batch:2048",
+      [](benchmark::State& state, const std::string& name) { update_on_two(state, name, 2048); });
   return true;
 }();
 

@@ -97,6 +97,7 @@
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/device_fault.hpp>
+#include <deeprec/exec/digraph.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/plan_run.hpp>
@@ -112,6 +113,7 @@
 #include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/graph_adaptor.hpp>
 #include <deeprec/graph/interpret.hpp>
+#include <deeprec/graph/lane_steps.hpp>
 #include <deeprec/graph/smart_stage.hpp>
 #include <deeprec/graph/stage_cut.hpp>
 #include <deeprec/graph/staged_program.hpp>

@@ -36,7 +36,7 @@ struct grouped {
   index_t first_repeated;
 };
 
-/// rows[k] is the row of position k; -1: left out. In two batches.
+/// rows[k] is the row of position k; -1: left out. In two batches, the second by add_all where it has no gap.
 grouped group_rows_of(thread_pool& pool, const std::vector<index_t>& rows, index_t bound, group_order order) {
   context ctx{pool};
   kernel_tuning eager = host_tuning();  // shares passes that take a microsecond
@@ -48,7 +48,12 @@ grouped group_rows_of(thread_pool& pool, const std::vector<index_t>& rows, index
   groups.reserve(block, n);
   const index_t half = n / 2;
   groups.add(ctx, 0, half, [&](index_t k) { return rows[static_cast<std::size_t>(k)]; });
-  groups.add(ctx, half, n - half, [&](index_t k) { return rows[static_cast<std::size_t>(half + k)]; });
+  const auto of_second = [&](index_t k) { return rows[static_cast<std::size_t>(half + k)]; };
+  if (std::all_of(rows.begin() + half, rows.end(), [](index_t row) { return row >= 0; })) {
+    groups.add_all(ctx, half, n - half, of_second);
+  } else {
+    groups.add(ctx, half, n - half, of_second);
+  }
   groups.group(ctx, bound, order);
   grouped found{{}, groups.first_repeated()};
   for (index_t g = 0; g < groups.groups(); ++g) {

@@ -134,8 +134,8 @@ TEST_CASE("flat_graph: every refusal names the op") {
   b.connect(0, 0, 1, 0);
   b.control(1, 0);
   CHECK(refusal(b) ==
-        "flat_graph: an op must not need its own result (op 0 'first': it needs itself, by way of op 1 "
-        "'second')");
+        "flat_graph: an op must not need its own result (op 0 'first': op 0 'first' -> op 1 'second' -> op "
+        "0 'first')");
   for (const double cost : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     b = two;
     b.add({.name = "dear", .cost = cost});
@@ -179,9 +179,8 @@ TEST_CASE("flat_graph: a stage that feeds itself is a cycle") {
   b.connect(0, 0, 1, 0);
   b.connect(2, 0, 0, 0);
   CHECK(refusal(b) ==
-        "flat_graph: an op must not need its own result (op 0 'read': it needs itself, by way of op 1 'put', "
-        "op 2 "
-        "'take')");
+        "flat_graph: an op must not need its own result (op 0 'read': op 0 'read' -> op 1 'put' -> "
+        "op 2 'take' -> op 0 'read')");
 }
 
 TEST_CASE("flat_graph: random graphs are refused by name, or are in topological order") {

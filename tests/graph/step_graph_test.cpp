@@ -213,7 +213,7 @@ TEST_CASE("step_graph: a cycle through after()") {
   const auto a = g.add("a", add_one{}, one);
   const auto b = g.add("b", add_one{}, a);
   a.after(b);
-  refuses(g, 1, "by way of op 2 'b'");
+  refuses(g, 1, "(op 1 'a': op 1 'a' -> op 2 'b' -> op 1 'a')");
 }
 
 TEST_CASE("step_graph: a variable twice in one op") {

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -96,6 +98,80 @@ void run_bulk(const Context& ctx, const bulk_work& work, Body&& body) {
     const bulk_body erased(body);
     ctx.executor->parallel_for(work.units, work.grain, erased);
   }
+}
+
+/// Parts of some units, one for each thread, who takes units of the others' when its own are taken.
+class bulk_parts {
+ public:
+  static constexpr int most = 32;
+
+  /// Of [0, units).
+  bulk_parts(int parts, index_t units, index_t grain) noexcept
+      : parts_(std::clamp(parts, 1, most)), units_(units), grain_(grain) {
+    const index_t each = units / parts_, longer = units % parts_;
+    for (int p = 0; p <= parts_; ++p) begin_at(p, p * each + (std::min)(index_t{p}, longer));
+  }
+  /// The units [firsts[p], firsts[p + 1]) are those of part p, the first from 0 on.
+  bulk_parts(int parts, const index_t* firsts, index_t grain) noexcept
+      : parts_(parts), units_(firsts[parts]), grain_(grain) {
+    for (int p = 0; p <= parts_; ++p) begin_at(p, firsts[p]);
+  }
+
+  [[nodiscard]] int parts() const noexcept { return parts_; }
+  [[nodiscard]] index_t units() const noexcept { return units_; }
+  /// Calls body(begin, end) until nothing is left: of part `home` first, a quarter of what is left of it at a
+  /// time, and no less than the grain.
+  template <class Body>
+  void take_from(int home, const Body& body) {
+    for (int k = 0; k < parts_; ++k) {
+      const int part = (home + k) % parts_;
+      const index_t end = first_[part + 1];
+      std::atomic<index_t>& next = next_[part].unit;
+      index_t begin = next.load(std::memory_order_relaxed);  // a number carries no data with it
+      while (begin < end) {
+        const index_t count = (std::min)((std::max)((end - begin) / 4, grain_), end - begin);
+        if (!next.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) continue;
+        body(begin, begin + count);
+        begin = next.load(std::memory_order_relaxed);
+      }
+    }
+  }
+
+ private:
+  struct alignas(64) position {
+    std::atomic<index_t> unit;
+  };
+  void begin_at(int part, index_t first) noexcept {
+    first_[part] = first;
+    if (part < parts_) next_[part].unit.store(first, std::memory_order_relaxed);
+  }
+
+  position next_[most];
+  index_t first_[most + 1];
+  int parts_;
+  index_t units_, grain_;
+};
+
+/// The same, where a thread should work on the same units from call to call: worker w begins with part w. For
+/// bodies that don't throw.
+template <class Context, class Body>
+void run_bulk_in_parts(const Context& ctx, bulk_parts& parts, double ns, Body&& body) {
+  if (parts.units() <= 0) return;
+  if (parts.parts() == 1 || parts.units() == 1 || !is_shared(ctx, ns)) {
+    body(index_t{0}, parts.units(), 0);
+    return;
+  }
+  const auto take = [&](index_t, index_t, int worker) {
+    parts.take_from(worker, [&](index_t begin, index_t end) { body(begin, end, worker); });
+  };
+  const bulk_body erased(take);
+  ctx.executor->parallel_for(index_t{parts.parts()}, index_t{1}, erased);
+}
+/// With equal parts of the units.
+template <class Context, class Body>
+void run_bulk_in_parts(const Context& ctx, const bulk_work& work, Body&& body) {
+  bulk_parts parts(work.units <= work.grain ? 1 : threads_at_once(*ctx.executor), work.units, work.grain);
+  run_bulk_in_parts(ctx, parts, work.ns, body);
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <queue>
 #include <utility>
 #include <vector>
 
@@ -24,6 +23,7 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/digraph.hpp>
 #include <deeprec/exec/task_plan.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -67,21 +67,10 @@ struct stream_work {
   };
 
   explicit stream_work(const task_plan& plan) {
-    const auto n = static_cast<std::size_t>(plan.size());
-    std::vector<index_t> missing(n), place(n);
-    std::priority_queue<index_t, std::vector<index_t>, std::greater<>> ready;
-    for (index_t v = 0; v < plan.size(); ++v) {
-      if ((missing[static_cast<std::size_t>(v)] = plan.indegree(v)) == 0) ready.push(v);
-    }
-    for (; !ready.empty();) {
-      const index_t u = ready.top();
-      ready.pop();
-      place[static_cast<std::size_t>(u)] = static_cast<index_t>(op.size());
-      op.push_back(u);
-      for (const index_t v : plan.successors(u)) {
-        if (--missing[static_cast<std::size_t>(v)] == 0) ready.push(v);
-      }
-    }
+    for (const std::int32_t v : plan.graph().order_by(std::greater<>())) op.push_back(v);
+    std::vector<index_t> place(op.size());
+    for (std::size_t i = 0; i < op.size(); ++i)
+      place[static_cast<std::size_t>(op[i])] = static_cast<index_t>(i);
     for (const index_t v : op) {
       entry made{{}, plan.cost(v), plan.stream(v), plan.leader(v)};
       for (const index_t u : plan.predecessors(v)) made.after.push_back(place[static_cast<std::size_t>(u)]);
@@ -323,28 +312,15 @@ class stream_dealer {
 
  public:
   /// Topological order; of the ops that are ready, the one with the longest remaining path first.
-  std::vector<index_t> launch_order() const {
-    std::vector<index_t> missing(count(n_));
-    for (const auto& out : next_) {
-      for (const index_t v : out) ++missing[count(v)];
+  std::vector<digraph::number> launch_order() const {
+    std::vector<digraph::edge> edges;
+    for (index_t u = 0; u < n_; ++u) {
+      for (const index_t v : next_[count(u)])
+        edges.push_back({static_cast<digraph::number>(u), static_cast<digraph::number>(v)});
     }
-    const auto later = [&](index_t a, index_t b) {
+    return digraph(count(n_), edges).order_by([&](digraph::number a, digraph::number b) {
       return rank_[count(a)] != rank_[count(b)] ? rank_[count(a)] < rank_[count(b)] : a > b;
-    };
-    std::priority_queue<index_t, std::vector<index_t>, decltype(later)> ready(later);
-    for (index_t v = 0; v < n_; ++v) {
-      if (missing[count(v)] == 0) ready.push(v);
-    }
-    std::vector<index_t> order;
-    while (!ready.empty()) {
-      const index_t u = ready.top();
-      ready.pop();
-      order.push_back(u);
-      for (const index_t v : next_[count(u)]) {
-        if (--missing[count(v)] == 0) ready.push(v);
-      }
-    }
-    return order;
+    });
   }
 
  private:
@@ -427,7 +403,7 @@ class stream_clocks {
   const detail::stream_work work(tasks);
   detail::stream_dealer dealer(work, streams);
   const std::vector<int> stream_of = dealer.deal();
-  const std::vector<index_t> order = dealer.launch_order();
+  const std::vector<digraph::number> order = dealer.launch_order();
 
   stream_plan made;
   made.streams = streams;

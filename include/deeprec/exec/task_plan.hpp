@@ -1,5 +1,5 @@
-// A graph of tasks, flat and immutable: indices, successors and predecessors in two arrays each, and an order
-// in which tasks of one kind stand side by side.
+// A graph of tasks, flat and immutable: a digraph of their numbers, and an order in which tasks of one kind
+// stand side by side.
 //
 //   task_list  add("read", ...) ──┐            task_plan   order   read | hash hash hash | lookup lookup
 //              add("hash", ...)   ├─compile──>             groups   1  |       3        |      2
@@ -17,7 +17,6 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -29,6 +28,7 @@
 #include <deeprec/core/operation.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/digraph.hpp>
 #include <deeprec/exec/task_list.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -46,7 +46,7 @@ enum class task_order : unsigned char {
 class task_plan {
  public:
   /// A plan without ops.
-  task_plan() : first_next_(1), first_before_(1) {}
+  task_plan() = default;
   task_plan(task_plan&&) noexcept = default;
   /// @pre no run of either plan is in flight, and no plan_run of it is used afterwards
   task_plan& operator=(task_plan&&) noexcept = default;
@@ -68,32 +68,31 @@ class task_plan {
       return status(errc::invalid_value, "task_plan: the number of ops must fit into 31 bits");
     }
     made.take_rows(list);
-    std::vector<edge> edges;
+    std::vector<digraph::edge> edges;
     if (fault_or_none wrong = made.collect_edges(list, edges)) return *std::move(wrong);
-    made.connect(edges);
-    if (order == task_order::by_kind) {
-      made.order_by_kind();
-    } else {
-      made.order_as_added();
-    }
+    made.graph_ = digraph(list.rows_.size(), edges);
+    made.order_ =
+        order == task_order::by_kind ? made.order_by_kind() : made.graph_.order_by(std::greater<>());
     if (made.order_.size() != list.rows_.size()) return made.cycle();
     made.place_in_order(list);
     return result<task_plan>(std::move(made));
   }
 
   [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(costs_.size()); }
-  [[nodiscard]] index_t edges() const noexcept { return static_cast<index_t>(next_.size()); }
+  [[nodiscard]] index_t edges() const noexcept { return static_cast<index_t>(graph_.edges()); }
   /// The ops in the order of run_inline.
   [[nodiscard]] std::span<const std::int32_t> order() const noexcept { return order_; }
   /// The place of an op in order().
   [[nodiscard]] index_t position(index_t op) const noexcept { return position_[index(op)]; }
+  /// What must end before what.
+  [[nodiscard]] const digraph& graph() const noexcept { return graph_; }
   /// Ascending, each once.
   [[nodiscard]] std::span<const std::int32_t> successors(index_t op) const noexcept {
-    return row_of(next_, first_next_, op);
+    return graph_.after(static_cast<std::int32_t>(op));
   }
   /// Ascending, each once.
   [[nodiscard]] std::span<const std::int32_t> predecessors(index_t op) const noexcept {
-    return row_of(before_, first_before_, op);
+    return graph_.before(static_cast<std::int32_t>(op));
   }
   [[nodiscard]] index_t indegree(index_t op) const noexcept {
     return static_cast<index_t>(predecessors(op).size());
@@ -141,9 +140,6 @@ class task_plan {
   }
 
  private:
-  struct edge {
-    std::int32_t from, to;
-  };
   struct group {
     detail::task_kind kind;
     std::int32_t first;
@@ -155,10 +151,6 @@ class task_plan {
   template <class Number>
   static std::size_t index(Number i) noexcept {
     return static_cast<std::size_t>(i);
-  }
-  static std::span<const std::int32_t> row_of(const numbers& all, const std::vector<std::int64_t>& first,
-                                              index_t op) noexcept {
-    return {all.data() + first[index(op)], index(first[index(op) + 1] - first[index(op)])};
   }
   static fault refused(const status& why, const std::string& which) {
     return {why, std::string(), std::string(why.detail()) + " (" + which + ")"};
@@ -197,7 +189,7 @@ class task_plan {
   }
 
   // All edges, some of them twice.
-  fault_or_none collect_edges(const task_list& list, std::vector<edge>& edges) const {
+  fault_or_none collect_edges(const task_list& list, std::vector<digraph::edge>& edges) const {
     const index_t n = list.size();
     const auto known = [n](index_t op) { return 0 <= op && op < n; };
     for (index_t v = 0; v < n; ++v) {
@@ -232,91 +224,31 @@ class task_plan {
     return {};
   }
 
-  static void order_effects(const task_list& list, std::vector<edge>& edges) {
-    struct object {
-      std::int32_t writer = -1;
-      numbers readers;  // since the write
-    };
+  static void order_effects(const task_list& list, std::vector<digraph::edge>& edges) {
     std::vector<std::pair<index_t, effect>> effects = list.effects_;
     // Of one op reads come first: then it is ordered after the earlier write by both of them.
     std::stable_sort(effects.begin(), effects.end(), [](const auto& a, const auto& b) {
       if (a.first != b.first) return a.first < b.first;
       return (a.second.mode == access_mode::reads) > (b.second.mode == access_mode::reads);
     });
-    std::unordered_map<const void*, object> objects;
+    std::unordered_map<const void*, effect_order> objects;
     for (const auto& [op, what] : effects) {
-      object& it = objects[what.data];
       const auto v = static_cast<std::int32_t>(op);
-      if (it.writer >= 0 && it.writer != v) edges.push_back({it.writer, v});
-      if (what.mode == access_mode::reads) {
-        it.readers.push_back(v);
-        continue;
-      }
-      for (const std::int32_t u : it.readers) {
+      const auto edge = [&edges, v](std::int32_t u) {
         if (u != v) edges.push_back({u, v});
+      };
+      effect_order& object = objects[what.data];
+      if (what.mode == access_mode::reads) {
+        object.reads(v, edge);
+      } else {
+        object.changes(v, edge);
       }
-      it.readers.clear();
-      it.writer = v;
     }
   }
 
-  // Both arrays of neighbours, ascending, each neighbour once.
-  void connect(const std::vector<edge>& edges) {
-    const std::size_t n = costs_.size();
-    std::vector<std::int64_t> first(n + 1);
-    numbers before(edges.size());
-    for (const edge& e : edges) ++first[index(e.to) + 1];
-    for (std::size_t v = 0; v < n; ++v) first[v + 1] += first[v];
-    std::vector<std::int64_t> at(first.begin(), first.end() - 1);
-    for (const edge& e : edges) before[index(at[index(e.to)]++)] = e.from;
-    turn(before, first, next_, first_next_);
-    turn(next_, first_next_, before_, first_before_);
-  }
-  // The reverse of an array of neighbours.
-  static void turn(const numbers& all, const std::vector<std::int64_t>& first, numbers& reverse,
-                   std::vector<std::int64_t>& first_of) {
-    const std::size_t n = first.size() - 1;
-    first_of.assign(n + 1, 0);
-    reverse.resize(all.size());
-    numbers last(n, -1);
-    const auto each = [&](const auto& visit) {
-      last.assign(n, -1);
-      for (std::size_t v = 0; v < n; ++v) {
-        for (std::int64_t e = first[v]; e < first[v + 1]; ++e) {
-          const std::int32_t u = all[index(e)];
-          if (std::exchange(last[index(u)], static_cast<std::int32_t>(v)) != static_cast<std::int32_t>(v)) {
-            visit(u, static_cast<std::int32_t>(v));
-          }
-        }
-      }
-    };
-    each([&](std::int32_t u, std::int32_t) { ++first_of[index(u) + 1]; });
-    for (std::size_t u = 0; u < n; ++u) first_of[u + 1] += first_of[u];
-    std::vector<std::int64_t> at(first_of.begin(), first_of.end() - 1);
-    each([&](std::int32_t u, std::int32_t v) { reverse[index(at[index(u)]++)] = v; });
-    reverse.resize(index(first_of[n]));
-  }
-
-  // Calls ready(op) for the ops without predecessors, then takes ops from pop() (-1: none left).
-  template <class Ready, class Pop>
-  void visit_in_order(const Ready& ready, const Pop& pop) {
-    const std::size_t n = costs_.size();
-    numbers missing(n);
-    for (std::size_t v = 0; v < n; ++v) {
-      missing[v] = static_cast<std::int32_t>(first_before_[v + 1] - first_before_[v]);
-      if (missing[v] == 0) ready(static_cast<std::int32_t>(v));
-    }
-    order_.reserve(n);
-    for (std::int32_t u = pop(); u >= 0; u = pop()) {
-      order_.push_back(u);
-      for (const std::int32_t v : successors(u)) {
-        if (--missing[index(v)] == 0) ready(v);
-      }
-    }
-  }
   // A list of ready ops for each kind; a queue of the kinds that have some. A kind is left when its list is
   // empty, for the one that has waited longest.
-  void order_by_kind() {
+  numbers order_by_kind() const {
     struct list {
       std::int32_t head = -1, tail = -1;
       bool queued = false;
@@ -326,7 +258,7 @@ class task_plan {
     numbers waiting;
     std::size_t next = 0;
     std::int32_t now = -1;
-    visit_in_order(
+    return graph_.order(
         [&](std::int32_t v) {
           list& of = ready[index(kind_numbers_[index(v)])];
           (of.head < 0 ? of.head : behind[index(of.tail)]) = v;
@@ -346,44 +278,11 @@ class task_plan {
           return std::exchange(of.head, behind[index(of.head)]);
         });
   }
-  void order_as_added() {
-    std::priority_queue<std::int32_t, numbers, std::greater<>> ready;
-    visit_in_order([&](std::int32_t v) { ready.push(v); },
-                   [&]() -> std::int32_t {
-                     if (ready.empty()) return -1;
-                     const std::int32_t u = ready.top();
-                     ready.pop();
-                     return u;
-                   });
-  }
-
-  // What no order has: every op left has a predecessor that is left.
+  // What no order has.
   fault cycle() const {
-    std::vector<bool> ordered(costs_.size());
-    for (const std::int32_t u : order_) ordered[index(u)] = true;
-    std::int32_t v = 0;
-    while (ordered[index(v)]) ++v;
-    numbers way, seen(costs_.size(), -1);
-    while (seen[index(v)] < 0) {
-      seen[index(v)] = static_cast<std::int32_t>(way.size());
-      way.push_back(v);
-      for (const std::int32_t u : predecessors(v)) {
-        if (ordered[index(u)]) continue;
-        v = u;
-        break;
-      }
-    }
-    way.erase(way.begin(), way.begin() + seen[index(v)]);
-    std::rotate(way.begin(), std::min_element(way.begin(), way.end()), way.end());
-    std::string text = name(way.front());
-    constexpr std::size_t most_named = 16;
-    for (std::size_t i = way.size(); i-- > 0;) {
-      if (way.size() - i > most_named && i > 0) continue;
-      if (way.size() > most_named + 1 && i == 0) text += " -> ...";
-      text += std::string(" -> ") + name(way[i]);
-    }
+    const numbers way = graph_.cycle(order_);
     return refused({errc::invalid_value, "task_plan: edges must not form a cycle", {.item = way.front()}},
-                   text);
+                   cycle_text(way, [&](std::int32_t op) { return name(op); }));
   }
 
   void place_in_order(const task_list& list) {
@@ -399,12 +298,11 @@ class task_plan {
     }
   }
 
+  digraph graph_;
   numbers order_;                    // by position
   std::vector<void*> states_;        // by position
   std::vector<group> groups_;        // in order
   numbers position_, kind_numbers_;  // by op, as the rest
-  numbers next_, before_;
-  std::vector<std::int64_t> first_next_, first_before_;
   std::vector<double> costs_;
   std::vector<index_t> bytes_, leaders_;
   std::vector<int> streams_;

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/digraph.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -310,14 +312,10 @@ class flat_graph_builder {
       g.out_begin_[v + 1] += g.out_begin_[v];
       g.in_begin_[v + 1] += g.in_begin_[v];
     }
-    std::vector<number> by_source(m);
-    {
-      std::vector<number> next(g.out_begin_.begin(), g.out_begin_.end() - 1);
-      for (std::size_t i = 0; i < m; ++i) {
-        by_source[static_cast<std::size_t>(next[static_cast<std::size_t>(edges[i].source)]++)] =
-            static_cast<number>(i);
-      }
-    }
+    std::vector<number> by_source =
+        number_lists::counted(
+            n, m, [&](std::size_t i) { return edges[i].source; }, [](std::size_t i) { return i; })
+            .items;
     const auto port = [](const edge_info& e) { return e.control ? index_t{-1} : e.source_port; };
     const auto less = [&](number a, number b) {
       const edge_info &x = edges[static_cast<std::size_t>(a)], &y = edges[static_cast<std::size_t>(b)];
@@ -364,6 +362,7 @@ class flat_graph_builder {
   }
 
   static result<void> check_stages(const flat_graph& g) {
+    const auto ends = ends_of_stages(g);
     for (const auto& [op, stage] : g.stage_ops()) {
       const auto takes_from = [&](index_t take, index_t put) -> result<void> {
         for (index_t e = g.out_begin(take); e < g.out_end(take); ++e) {
@@ -382,67 +381,42 @@ class flat_graph_builder {
         if (result<void> fine = takes_from(op, op); !fine) return fine;
       }
       if (g.kind(op) != op_kind::stage_put) continue;
-      for (const auto& [other, other_stage] : g.stage_ops()) {
-        if (g.kind(other) != op_kind::stage_take || other_stage != stage) continue;
-        if (result<void> fine = takes_from(other, op); !fine) return fine;
+      for (const number take : ends.find(stage)->second.takes) {
+        if (result<void> fine = takes_from(take, op); !fine) return fine;
       }
     }
     return {};
   }
 
+  // The puts and the takes of each stage, by its name.
+  struct stage_ends {
+    std::vector<number> puts, takes;
+  };
+  static std::map<std::string_view, stage_ends> ends_of_stages(const flat_graph& g) {
+    std::map<std::string_view, stage_ends> ends;
+    for (const auto& [op, stage] : g.stage_ops()) {
+      if (g.kind(op) == op_kind::stage_put) ends[stage].puts.push_back(op);
+      if (g.kind(op) == op_kind::stage_take) ends[stage].takes.push_back(op);
+    }
+    return ends;
+  }
+
   static result<void> sort_topologically(flat_graph& g) {
-    const auto n = static_cast<std::size_t>(g.size());
-    std::vector<number> missing(n);
-    for (std::size_t v = 0; v < n; ++v) missing[v] = g.in_begin_[v + 1] - g.in_begin_[v];
+    std::vector<digraph::edge> edges;
+    edges.reserve(g.from_.size());
+    for (std::size_t e = 0; e < g.from_.size(); ++e) edges.push_back({g.from_[e], g.to_[e]});
     // A take comes after the puts of its stage.
-    std::vector<std::pair<number, number>> over;
-    for (const auto& [put, stage] : g.stages_) {
-      if (g.kind(put) != op_kind::stage_put) continue;
-      for (const auto& [take, other] : g.stages_) {
-        if (g.kind(take) != op_kind::stage_take || other != stage) continue;
-        over.emplace_back(put, take);
-        ++missing[static_cast<std::size_t>(take)];
+    for (const auto& [stage, ends] : ends_of_stages(g)) {
+      for (const number put : ends.puts) {
+        for (const number take : ends.takes) edges.push_back({put, take});
       }
     }
-    std::vector<number>& order = g.order_;
-    order.reserve(n);
-    for (std::size_t v = 0; v < n; ++v) {
-      if (missing[v] == 0) order.push_back(static_cast<number>(v));
-    }
-    const auto arrive = [&](number w) {
-      if (--missing[static_cast<std::size_t>(w)] == 0) order.push_back(w);
-    };
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const auto u = static_cast<std::size_t>(order[i]);
-      for (number e = g.out_begin_[u]; e < g.out_begin_[u + 1]; ++e)
-        arrive(g.to_[static_cast<std::size_t>(e)]);
-      if (over.empty() || g.kind_[u] != op_kind::stage_put) continue;
-      const auto first = std::lower_bound(over.begin(), over.end(), std::pair(order[i], number{0}));
-      for (auto p = first; p != over.end() && p->first == order[i]; ++p) arrive(p->second);
-    }
-    if (order.size() == n) return {};
-    // Every op that is left has a predecessor that is left: walking back comes to a cycle.
-    const auto before = [&](index_t v) -> index_t {
-      for (const number e : g.in(v)) {
-        if (missing[static_cast<std::size_t>(g.source(e))] > 0) return g.source(e);
-      }
-      for (const auto& [put, take] : over) {
-        if (take == v && missing[static_cast<std::size_t>(put)] > 0) return put;
-      }
-      return -1;
-    };
-    index_t v = 0;
-    while (missing[static_cast<std::size_t>(v)] == 0) ++v;
-    for (std::size_t i = 0; i < n; ++i) v = before(v);
-    std::vector<index_t> cycle{v};
-    for (index_t u = before(v); u != v; u = before(u)) cycle.push_back(u);
-    std::reverse(cycle.begin(), cycle.end());
-    std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()), cycle.end());
-    std::string path = "it needs itself";
-    for (std::size_t i = 1; i < cycle.size() && i < 6; ++i)
-      path += (i == 1 ? ", by way of " : ", ") + named(g, cycle[i]);
-    if (cycle.size() > 6) path += " and " + std::to_string(cycle.size() - 6) + " more";
-    return refuse(g, cycle.front(), "an op must not need its own result", path);
+    const digraph order_of(g.cost_.size(), edges);
+    g.order_ = order_of.order_as_ready();
+    if (g.order_.size() == g.cost_.size()) return {};
+    const std::vector<number> cycle = order_of.cycle(g.order_);
+    return refuse(g, cycle.front(), "an op must not need its own result",
+                  cycle_text(cycle, [&](number op) { return named(g, op); }));
   }
 
   flat_graph graph_;

@@ -43,6 +43,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @numerics the parts depend on the number of samples alone, and gradients are summed in a tree: the same
 ///          bits for any number of threads. They are not those of the whole batch, but for one part
 /// @cost    a parallel_for for each run of sample-wise levels; values of the parts are made in the first run
+/// @threads reentrant
 /// @error   none here; compile() returns invalid_value or unsupported, with the op's name: members of `lanes`
 ///          below 1; a sample-wise op that is external, changes a variable that is no local, takes no value
 ///          of samples or one that can't be cut, or makes one for others that can't be joined or summed; a

@@ -85,8 +85,9 @@ class group_update_op {
   /// As lookup_op::scratch_bytes.
   template <class Context, class = detail::unit>
   [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
-    return detail::batches_of<Group>::update_bytes(group_.parts(), group_.sizes(), group_.first_of_tables(),
-                                                   bags_, ctx.executor->concurrency());
+    executor_ref executor(*ctx.executor);
+    return detail::batches_of<Group>::update_bytes(ctx.rebind(executor), group_.parts(), group_.sizes(),
+                                                   group_.first_of_tables(), bags_);
   }
   template <class F>
   void for_each_effect(F&& f) const {
@@ -121,9 +122,9 @@ class group_update_op {
 /// @numerics as update: the same bits for any number of threads. rounding::stochastic: the rows of table t
 ///           (in the order of their first features) are rounded by rounding.of_table(t), as an update of that
 ///           table with it does
-/// @cost     that of T updates; tables with up to 32768 ids are distributed over threads, larger ones are
-///           updated by all threads. Memory as update, for the largest table or for all of the smaller ones,
-///           before the first is updated
+/// @cost     that of T updates; tables with up to 32768 ids are distributed over threads, one that takes more
+///           than its share in parts, larger ones are updated by all threads. Memory as update, for the
+///           largest table or for all of the smaller ones, before the first is updated
 /// @threads  one caller; lookups of the same tables must wait
 /// @error    as update, with the feature as the table, for the smallest feature that has a fault. On an
 ///           error, also out_of_memory, nothing is written

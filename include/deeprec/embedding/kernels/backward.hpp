@@ -75,11 +75,8 @@ class backward_pass {
     constexpr divide_by divide = divisor_of<typename pooling_type::combiner>();
     const auto& bags = rows.bags();
     const float* const weights = bags.weights();
-    const bool scaled = divide != divide_by::one || weights != nullptr;
-    if (scaled && scale_of_.empty()) {
-      scale_of_ = block_.take<float>(size_.positions);
-      std::fill(scale_of_.begin(), scale_of_.end(), 1.0F);
-    }
+    const bool scaled = is_scaled(rows);
+    if (scaled) take_scales();
     const index_t positions = rows.positions();
     const index_t first = bags.first_position();
     const auto ranges = bags.ranges();
@@ -99,13 +96,7 @@ class backward_pass {
                  for (index_t k = from; k < to; ++k) gradient_of[k - first] = row;
                  if constexpr (fills<pooling_type>) gradient_of[positions + b] = row;
                  if constexpr (divide != divide_by::one) {
-                   pool_counts counts;
-                   for (index_t k = from; k < to; ++k) {
-                     if (row_at.absent(k)) continue;
-                     counts.add(weights == nullptr ? 1.0 : static_cast<double>(weights[k]));
-                   }
-                   const double divisor = counts.divisor(divide);
-                   const float scale = divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
+                   const float scale = scale_of_bag(rows, row_at, b);
                    for (index_t k = from; k < to; ++k) {
                      scale_of[k - first] = (weights == nullptr ? 1.0F : weights[k]) * scale;
                    }
@@ -114,6 +105,37 @@ class backward_pass {
                  }
                }
              });
+  }
+
+  /// Where a caller writes the gradients of positions that it numbers itself, and their factors.
+  struct numbered_lists {
+    const std::byte** gradient_of;
+    float* scale_of;  // null: all are 1
+  };
+  /// Behind those added before; `rows`: their batch.
+  template <class Resolution>
+  numbered_lists begin_numbered(const Resolution& rows) {
+    if (is_scaled(rows)) take_scales();
+    bags_ += rows.bags().bags();
+    return {gradient_of_.data() + numbered_, is_scaled(rows) ? scale_of_.data() + numbered_ : nullptr};
+  }
+  void end_numbered(index_t positions) noexcept { numbered_ += positions; }
+
+  /// The factor of all gradients of a bag that come without weights. row_at: rows.rows().
+  template <class Resolution>
+  static float scale_of_bag(const Resolution& rows, const typename Resolution::rows_type& row_at,
+                            index_t bag) {
+    constexpr divide_by divide = divisor_of<typename Resolution::pooling_type::combiner>();
+    if constexpr (divide == divide_by::one) return 1.0F;
+    const float* const weights = rows.bags().weights();
+    const auto ranges = rows.bags().ranges();
+    pool_counts counts;
+    for (index_t k = ranges.begin(bag), end = ranges.end(bag); k < end; ++k) {
+      if (row_at.absent(k)) continue;
+      counts.add(weights == nullptr ? 1.0 : static_cast<double>(weights[k]));
+    }
+    const double divisor = counts.divisor(divide);
+    return divisor == 0.0 ? 0.0F : static_cast<float>(1.0 / divisor);
   }
 
   /// Puts the gradients into the order of the groups.
@@ -161,6 +183,17 @@ class backward_pass {
   }
 
  private:
+  template <class Resolution>
+  static bool is_scaled(const Resolution& rows) noexcept {
+    return divisor_of<typename Resolution::pooling_type::combiner>() != divide_by::one ||
+           rows.bags().weights() != nullptr;
+  }
+  void take_scales() {
+    if (!scale_of_.empty()) return;
+    scale_of_ = block_.take<float>(size_.positions);
+    std::fill(scale_of_.begin(), scale_of_.end(), 1.0F);
+  }
+
   scratch_block& block_;
   backward_size size_;
   const row_groups* groups_ = nullptr;

@@ -48,6 +48,15 @@ index_t grouped_positions(const Bags& bags, const Pooling&) noexcept {
   return capped_sum(most_positions(bags), fills<Pooling> ? (std::max)(bags.bags(), index_t{0}) : 0);
 }
 
+template <class Resolution>
+inline constexpr bool leaves_out_ids =
+    kernel_policy<typename Resolution::pooling_type>::ids == ids_are::filtered || Resolution::is_keyed;
+
+/// Whether every position is in a group, and nothing else.
+template <class Resolution>
+inline constexpr bool uses_all = !leaves_out_ids<Resolution> && !fills<typename Resolution::pooling_type> &&
+                                 !requires(const Resolution& resolved) { resolved.source().default_row(); };
+
 /// The size for one batch.
 template <class Rows>
 batch_groups_size groups_size(const Rows& rows) noexcept {
@@ -79,6 +88,38 @@ struct group_rows {
     return numbers == nullptr ? keys.row(group) : numbers[keys.first_position(group)];
   }
 };
+
+/// Whether the row of a position gets its gradient. row_at: resolved.rows().
+template <class Resolution>
+DEEPREC_INLINE bool is_used_position(const Resolution& resolved, const typename Resolution::rows_type& row_at,
+                                     index_t position) {
+  if constexpr (leaves_out_ids<Resolution>) {
+    if (row_at.absent(position)) return false;
+  }
+  if constexpr (requires { resolved.source().default_row(); }) {
+    if (row_at(position) == resolved.source().default_row()) return false;
+  }
+  return true;
+}
+/// Whether a bag became the default row: it has no present id.
+template <class Resolution>
+DEEPREC_INLINE bool is_filled_bag(const Resolution& resolved, const typename Resolution::rows_type& row_at,
+                                  index_t bag) {
+  const auto ranges = resolved.bags().ranges();
+  for (index_t k = ranges.begin(bag); k < ranges.end(bag); ++k) {
+    if (!leaves_out_ids<Resolution> || !row_at.absent(k)) return false;
+  }
+  return true;
+}
+/// The number of the row of empty bags; -1: none.
+template <class Resolution>
+index_t default_number(const Resolution& resolved) {
+  if constexpr (fills<typename Resolution::pooling_type>) {
+    return static_cast<index_t>(resolved.pooling().template get<empty_bag::default_row>().id);
+  } else {
+    return -1;
+  }
+}
 
 class batch_groups {
  public:
@@ -116,27 +157,14 @@ class batch_groups {
     numbered_ += positions + (fills_bags ? resolved.bags().bags() : 0);
     const auto row_at = resolved.rows();
     const index_t first = resolved.bags().first_position();
-    constexpr bool filtered =
-        kernel_policy<typename Resolution::pooling_type>::ids == ids_are::filtered || Resolution::is_keyed;
-    const auto is_used = [&](index_t position) {
-      if constexpr (filtered) {
-        if (row_at.absent(position)) return false;
-      }
-      if constexpr (requires { resolved.source().default_row(); }) {
-        if (row_at(position) == resolved.source().default_row()) return false;
-      }
-      return true;
-    };
-    // The bags that became the default row: those without a present id.
-    const auto is_filled = [&](index_t bag) {
-      const auto ranges = resolved.bags().ranges();
-      for (index_t k = ranges.begin(bag); k < ranges.end(bag); ++k) {
-        if (!filtered || !row_at.absent(k)) return false;
-      }
-      return true;
-    };
+    const auto is_used = [&](index_t position) { return is_used_position(resolved, row_at, position); };
+    const auto is_filled = [&](index_t bag) { return is_filled_bag(resolved, row_at, bag); };
     if (!size_.by_ordinal()) {
-      if constexpr (Resolution::is_direct) {
+      if constexpr (Resolution::is_direct && uses_all<Resolution>) {
+        groups_.add_all(ctx, number, positions, [ids = resolved.bags().ids() + first](index_t k) {
+          return static_cast<index_t>(id_number(ids[k]));
+        });
+      } else if constexpr (Resolution::is_direct) {
         groups_.add(ctx, number, numbered_ - number, [&](index_t k) {
           if constexpr (fills_bags) {
             if (k >= positions) {
@@ -161,6 +189,12 @@ class batch_groups {
                }
              });
     return number;
+  }
+
+  /// The same as of row_groups, where groups are not by ordinal.
+  template <class Fill>
+  index_t add_numbered(const Fill& fill) {
+    return groups_.add_numbered(fill);
   }
 
   /// Groups the added positions.
@@ -191,15 +225,6 @@ class batch_groups {
   }
 
  private:
-  template <class Resolution>
-  static index_t default_number(const Resolution& resolved) {
-    if constexpr (fills<typename Resolution::pooling_type>) {
-      return static_cast<index_t>(resolved.pooling().template get<empty_bag::default_row>().id);
-    } else {
-      return -1;
-    }
-  }
-
   void take() {
     groups_.reserve(block_, size_.positions);
     if (!size_.by_ordinal()) return;

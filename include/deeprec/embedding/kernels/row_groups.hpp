@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -73,18 +74,20 @@ class row_groups {
   /// row row_of(k), or left out where that is negative.
   template <class Context, class RowOf>
   void add(const Context& ctx, index_t first, index_t positions, const RowOf& row_of) {
-    piece_ = piece_of(positions);
     std::uint64_t* const end_of_keys = keys_.data() + size();
-    const auto write = [&](std::uint64_t* to, index_t begin, index_t end) {
-      for (index_t k = begin; k < end; ++k) {
-        const index_t row = row_of(k);
-        if (row >= 0)
-          *to++ = static_cast<std::uint64_t>(row) << position_bits_ | static_cast<std::uint64_t>(first + k);
-      }
-      return to;
+    const int bits = position_bits_;
+    const auto key_of = [bits, first](index_t k, index_t row) {
+      return static_cast<std::uint64_t>(row) << bits | static_cast<std::uint64_t>(first + k);
     };
-    if (positions <= piece_) {
-      size_ += write(end_of_keys, 0, positions) - end_of_keys;
+    piece_ = piece_of(positions);
+    if (positions <= piece_ || !is_shared(ctx, ns_of_pass(positions))) {
+      index_t count = 0;
+      for (index_t k = 0; k < positions; ++k) {  // without a branch on which it is
+        const index_t row = row_of(k);
+        end_of_keys[count] = key_of(k, row);
+        count += row >= 0 ? 1 : 0;
+      }
+      size_ += count;
       return;
     }
     const index_t pieces = (positions + piece_ - 1) / piece_;
@@ -95,8 +98,35 @@ class row_groups {
     });
     size_ += place_pieces(pieces);
     in_pieces(ctx, positions, [&](index_t p, index_t begin, index_t end) {
-      write(end_of_keys + counts_[static_cast<std::size_t>(p)], begin, end);
+      std::uint64_t* to = end_of_keys + counts_[static_cast<std::size_t>(p)];
+      for (index_t k = begin; k < end; ++k) {
+        if (const index_t row = row_of(k); row >= 0) *to++ = key_of(k, row);
+      }
     });
+  }
+  /// The same, where no position is left out.
+  template <class Context, class RowOf>
+  void add_all(const Context& ctx, index_t first, index_t positions, const RowOf& row_of) {
+    std::uint64_t* const to = keys_.data() + size();
+    const int bits = position_bits_;
+    run_bulk(ctx, {positions, piece_of(positions), ns_of_pass(positions)},
+             [&row_of, to, bits, first](index_t begin, index_t end, int) {
+               const RowOf row_at = row_of;
+               for (index_t k = begin; k < end; ++k) {
+                 to[k] =
+                     static_cast<std::uint64_t>(row_at(k)) << bits | static_cast<std::uint64_t>(first + k);
+               }
+             });
+    size_ += positions;
+  }
+
+  /// Adds positions that the caller numbers: fill(keys, position_bits) writes row << position_bits | number
+  /// for numbers that ascend, and returns how many. It may write one key more.
+  template <class Fill>
+  index_t add_numbered(const Fill& fill) {
+    const index_t count = fill(keys_.data() + size(), position_bits_);
+    size_ += count;
+    return count;
   }
 
   /// Groups the added positions by rows in [0, rows).
@@ -286,33 +316,36 @@ class row_groups {
     return singles;
   }
 
-  [[nodiscard]] bool begins_group(index_t sorted_index) const noexcept {
-    const auto i = static_cast<std::size_t>(sorted_index);
-    return i == 0 || keys_[i] >> position_bits_ != keys_[i - 1] >> position_bits_;
-  }
-
   template <class Context>
   void find_starts(const Context& ctx) {
-    const auto write = [&](index_t* to, index_t begin, index_t end) {
-      for (; begin < end && begin < singles_; ++begin) *to++ = begin;
-      for (index_t i = begin; i < end; ++i) {
-        if (begins_group(i)) *to++ = i;
-      }
-      return to;
+    const std::uint64_t* const keys = keys_.data();
+    const int bits = position_bits_;
+    const index_t singles = singles_, count = size();
+    const auto begins = [keys, bits](index_t i) {
+      return i == 0 || keys[i] >> bits != keys[i - 1] >> bits ? index_t{1} : index_t{0};
     };
-    piece_ = piece_of(size());
+    piece_ = piece_of(count);
     index_t groups = 0;
-    if (size() <= piece_) {
-      groups = write(starts_.data(), 0, size()) - starts_.data();
+    if (count <= piece_ || !is_shared(ctx, ns_of_pass(count))) {
+      index_t* const starts = starts_.data();
+      std::iota(starts, starts + singles, index_t{0});
+      groups = singles;
+      for (index_t i = singles; i < count; ++i) {  // without a branch on what the next key is
+        starts[groups] = i;
+        groups += begins(i);
+      }
     } else {
-      in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
-        index_t count = 0;
-        for (index_t i = begin; i < end; ++i) count += begins_group(i) ? 1 : 0;
-        counts_[static_cast<std::size_t>(p)] = count;
+      in_pieces(ctx, count, [&](index_t p, index_t begin, index_t end) {
+        index_t here = 0;
+        for (index_t i = begin; i < end; ++i) here += begins(i);
+        counts_[static_cast<std::size_t>(p)] = here;
       });
-      groups = place_pieces((size() + piece_ - 1) / piece_);
-      in_pieces(ctx, size(), [&](index_t p, index_t begin, index_t end) {
-        write(starts_.data() + counts_[static_cast<std::size_t>(p)], begin, end);
+      groups = place_pieces((count + piece_ - 1) / piece_);
+      in_pieces(ctx, count, [&](index_t p, index_t begin, index_t end) {
+        index_t* to = starts_.data() + counts_[static_cast<std::size_t>(p)];
+        for (index_t i = begin; i < end; ++i) {
+          if (begins(i) != 0) *to++ = i;
+        }
       });
     }
     starts_ = starts_.first(static_cast<std::size_t>(groups) + 1);

@@ -27,10 +27,11 @@ inline constexpr bool has_trainable_rows =
     std::is_same_v<typename Format::element, float> || std::is_same_v<typename Format::element, f16> ||
     std::is_same_v<typename Format::element, bf16> || std::is_same_v<typename Format::element, split_float>;
 
-/// max_norm: the norm that lookups scaled rows down to; 0: none. No allocation.
+/// Steps the rows of groups of up to chunk_positions positions. max_norm: the norm that lookups scaled rows
+/// down to; 0: none. No allocation.
 template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
-void step_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
-                 const Format& format, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+void step_short_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
+                       const Format& format, float max_norm, const Optimizer& optimizer, Rounding rounding) {
   using element = typename Format::element;
   const row_groups& groups = grouped.groups();
   if (groups.groups() == 0 || format.width() == 0) return;
@@ -49,7 +50,17 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
       update_rows<element, Optimizer>(region, rows, rounding, args, begin, end, pass.sums_of(worker));
     });
   });
-  if (groups.size() <= chunk_positions) return;
+}
+
+/// The same, of groups of more positions.
+template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
+void step_long_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
+                      const Format& format, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+  using element = typename Format::element;
+  const row_groups& groups = grouped.groups();
+  if (groups.size() <= chunk_positions || format.width() == 0) return;
+  const update_args<Format> args{grouped.rows(), pass.gradients(), pass.pooled(), max_norm, format};
+  const auto rows = prepare(optimizer);
   for (index_t group = groups.first_repeated(); group < groups.groups(); ++group) {
     const index_t* const starts = groups.starts() + group;
     if (starts[1] - starts[0] <= chunk_positions) continue;
@@ -61,6 +72,14 @@ void step_groups(const Context& ctx, const batch_groups& grouped, const backward
       update_row<element, Optimizer>(region, rows, rounding, args, group, pass.sums_of(0));
     });
   }
+}
+
+/// Both.
+template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
+void step_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
+                 const Format& format, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+  step_short_groups(ctx, grouped, pass, format, max_norm, optimizer, rounding);
+  step_long_groups(ctx, grouped, pass, format, max_norm, optimizer, rounding);
 }
 
 /// shape_mismatch where the rows of a format have no room for the state of an optimizer, unsupported where

@@ -9,16 +9,19 @@
 //
 //   ids ──> positions grouped by row ──one worker per group──> gradient in scratch ──> row in place
 //
-// Only ids that may be repeated are sorted.
+// Only ids that may be repeated are sorted. On several threads each does all of this for its own part of a
+// direct table's rows (kernels/table_parts.hpp).
 //
 // Gradients of N rows are never materialised. Not here: gradients of the weights, and gradients that are
 // returned instead of applied (gradient.hpp).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <type_traits>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -34,10 +37,12 @@
 #include <deeprec/embedding/kernels/batch_groups.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/kernels/step_groups.hpp>
+#include <deeprec/embedding/kernels/table_parts.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -111,8 +116,9 @@ class update_op {
       if constexpr (detail::is_resolved<Rows>) {
         return pass;
       } else {
-        return detail::capped_sum(pass,
-                                  detail::capped_sum(rows_.address_bytes(), detail::group_bytes(rows_)));
+        const index_t whole =
+            detail::capped_sum(pass, detail::capped_sum(rows_.address_bytes(), detail::group_bytes(rows_)));
+        return (std::max)(whole, bytes_of_parts(ctx));
       }
     } else {
       return 0;
@@ -131,6 +137,19 @@ class update_op {
     return update_on(ctx.backend(), ctx, *this, scratch);
   }
 
+  /// For update_on: whether parts of the table may be updated apart from each other, and its time.
+  [[nodiscard]] bool in_parts() const noexcept {
+    if constexpr (!detail::is_resolved<Rows> && DirectRowSource<source_type>) {
+      return !detail::groups_size(rows_).by_ordinal();
+    } else {
+      return false;
+    }
+  }
+  [[nodiscard]] double ns(const kernel_tuning& tuning) const noexcept {
+    return detail::ns_of_update(tuning, detail::grouped_positions(rows_.bags(), rows_.pooling()),
+                                rows_.source().rows(), rows_.source().format().stride_bytes());
+  }
+
   /// For update_on.
   template <class Context, class = detail::unit>
   [[nodiscard]] detail::backward_size size_on(const Context& ctx) const noexcept {
@@ -140,6 +159,17 @@ class update_op {
   }
 
  private:
+  template <class Context>
+  [[nodiscard]] index_t bytes_of_parts(const Context& ctx) const noexcept {
+    if constexpr (DirectRowSource<source_type>) {
+      if (!in_parts()) return 0;
+      const detail::backward_size size = size_on(ctx);
+      const index_t parts = detail::table_part::most_parts(ctx, rows_.source().rows(), ns(*ctx.tuning));
+      return parts < 2 ? 0 : detail::parts_memory::bytes_for(size.positions, size.width, parts);
+    }
+    return 0;
+  }
+
   detail::kept_rows<Rows> rows_;
   gradient_view gradient_;
   Optimizer optimizer_;
@@ -173,8 +203,8 @@ update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, 
 ///           NaN gradients: as apply_row
 /// @cost     O(N*D + N * bytes of an id): sorts the ids that may be repeated, reads N gradient rows, reads
 ///           and writes the rows used; takes about 50 bytes per id and per bag (100 for row sources other
-///           than tables), 4 * D bytes for each thread and for each 4096 ids from the context's resource, in
-///           one block and before the first row is updated
+///           than tables), 4 * D bytes for each thread and for each 4096 ids, and up to 20 KB for each thread
+///           from the context's resource, in one block and before the first row is updated
 /// @threads  one caller per table; lookups of the same table must wait
 /// @error    as lookup, and shape_mismatch for a null gradient and when the rows have no room for the
 ///           optimizer's state (state_of<optimizer> makes it); unsupported when the rows hold the state of an
@@ -231,6 +261,39 @@ template <class Context, class Source, class Bags, class Pooling, class Gradient
   return detail::run_now(ctx, update_op(rows, gradient, optimizer, rounding));
 }
 
+namespace detail {
+
+/// The whole update of each part on one thread, then the rows of many positions on all.
+template <class Context, class Op, class Resolution, class = unit>
+void update_in_parts(const Context& ctx, const Op& op, const Resolution& rows, index_t parts,
+                     scratch_block& scratch) {
+  const backward_size size = op.size_on(ctx);
+  const auto& format = rows.source().format();
+  parts_memory memory(scratch, groups_size(op.rows()), size.width, parts);
+  const matrix_view<const float> gradient(op.gradient());
+  run_bulk_in_parts(ctx, {parts, 1, op.ns(*ctx.tuning)}, [&](index_t begin, index_t end, int) {
+    inline_executor here;
+    const auto alone = ctx.rebind(here);
+    for (index_t p = begin; p < end; ++p) {
+      const table_part part(p, parts);
+      part_sizes of_part;
+      of_part.add(rows, part);
+      part_groups& groups = memory.make(p, of_part);
+      groups.add(rows, gradient, part);
+      groups.group(alone);
+      step_short_groups(alone, groups.groups(), groups.pass(), format, max_norm_of(rows.pooling()),
+                        op.optimizer(), op.rounding());
+    }
+  });
+  if (size.positions <= chunk_positions) return;
+  for (index_t p = 0; p < parts; ++p) {
+    step_long_groups(ctx, memory[p].groups(), memory[p].pass(), format, max_norm_of(rows.pooling()),
+                     op.optimizer(), op.rounding());
+  }
+}
+
+}  // namespace detail
+
 template <class... Args>
 status update_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
@@ -246,6 +309,15 @@ status update_on(host_backend, const Context& ctx, const update_op<Rows, Optimiz
   decltype(auto) rows = op.rows().resolution();
   if constexpr (!detail::is_resolved<Rows>) {
     if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
+  }
+  if constexpr (!detail::is_resolved<Rows> && DirectRowSource<typename Rows::source_type>) {
+    const index_t parts =
+        op.in_parts() ? detail::table_part::parts(ctx, rows.source().rows(), op.ns(*ctx.tuning)) : 1;
+    if (parts > 1) {
+      detail::update_in_parts(ctx, op, rows, parts, block);
+      rows.count_skipped();
+      return {};
+    }
   }
   decltype(auto) groups = detail::groups_of(ctx, op.rows(), rows, detail::group_order::any, block);
   detail::backward_pass pass(block, op.size_on(ctx));

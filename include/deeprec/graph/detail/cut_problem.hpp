@@ -16,40 +16,10 @@
 #include <vector>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/exec/digraph.hpp>
 #include <deeprec/graph/detail/max_flow.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-
-/// Lists of numbers in one array.
-struct number_lists {
-  std::vector<std::int32_t> begin{0}, items;
-
-  void close() { begin.push_back(static_cast<std::int32_t>(items.size())); }
-  [[nodiscard]] std::size_t size() const noexcept { return begin.size() - 1; }
-  struct range {
-    const std::int32_t *first, *last;
-    [[nodiscard]] const std::int32_t* begin() const noexcept { return first; }
-    [[nodiscard]] const std::int32_t* end() const noexcept { return last; }
-  };
-  [[nodiscard]] range operator[](std::size_t i) const noexcept {
-    return {items.data() + begin[i], items.data() + begin[i + 1]};
-  }
-  /// Item -> lists that hold it.
-  [[nodiscard]] number_lists turned(std::size_t count) const {
-    number_lists made;
-    made.begin.assign(count + 1, 0);
-    for (const std::int32_t i : items) ++made.begin[static_cast<std::size_t>(i) + 1];
-    for (std::size_t i = 0; i < count; ++i) made.begin[i + 1] += made.begin[i];
-    made.items.resize(items.size());
-    std::vector<std::int32_t> next(made.begin.begin(), made.begin.end() - 1);
-    for (std::size_t l = 0; l < size(); ++l) {
-      for (const std::int32_t i : (*this)[l])
-        made.items[static_cast<std::size_t>(next[static_cast<std::size_t>(i)]++)] =
-            static_cast<std::int32_t>(l);
-    }
-    return made;
-  }
-};
 
 /// What a set costs.
 struct cut_figures {
@@ -80,19 +50,13 @@ struct cut_problem {
   void finish() {
     after = before.turned(size());
     uses = users.turned(size());
-    makes = number_lists();
-    makes.begin.assign(size() + 1, 0);
-    for (const std::int32_t m : maker) {
-      if (m >= 0) ++makes.begin[static_cast<std::size_t>(m) + 1];
-    }
-    for (std::size_t v = 0; v < size(); ++v) makes.begin[v + 1] += makes.begin[v];
-    makes.items.resize(static_cast<std::size_t>(makes.begin.back()));
-    std::vector<std::int32_t> next(makes.begin.begin(), makes.begin.end() - 1);
+    std::vector<std::int32_t> made;  // the values of makers that move
     for (std::size_t i = 0; i < maker.size(); ++i) {
-      if (maker[i] >= 0)
-        makes.items[static_cast<std::size_t>(next[static_cast<std::size_t>(maker[i])]++)] =
-            static_cast<std::int32_t>(i);
+      if (maker[i] >= 0) made.push_back(static_cast<std::int32_t>(i));
     }
+    makes = number_lists::counted(
+        size(), made.size(), [&](std::size_t i) { return maker[static_cast<std::size_t>(made[i])]; },
+        [&](std::size_t i) { return made[i]; });
   }
 
   [[nodiscard]] cut_figures figures(const op_set& in) const {

@@ -9,10 +9,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,6 +23,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/digraph.hpp>
 #include <deeprec/graph/detail/step_nodes.hpp>
 #include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/step_op.hpp>
@@ -125,12 +129,8 @@ class variable_pieces {
 /// order of adding; and for external ops. What follows from other edges is left out.
 template <class Edge>
 void for_each_effect_edge(const step_core& g, const Edge& edge) {
-  struct accesses {
-    index_t writer = -1;
-    std::vector<index_t> readers;  // since then
-  };
   const variable_pieces pieces(g);
-  std::vector<accesses> of_piece(pieces.size());
+  std::vector<effect_order> of_piece(pieces.size());
   std::vector<index_t> last(static_cast<std::size_t>(g.size()), -1);  // the op that an op has an edge to
   index_t external = -1;
   for (index_t v = 0; v < g.size(); ++v) {
@@ -141,15 +141,11 @@ void for_each_effect_edge(const step_core& g, const Edge& edge) {
     for (const step_input& in : op.inputs) {
       if (!in.is_variable() || (in.use == variable_use::stale_read && in.window > 1)) continue;
       pieces.for_each(in, [&](std::size_t piece) {
-        accesses& it = of_piece[piece];
+        const auto number = static_cast<digraph::number>(v);
         if (in.changes()) {
-          if (it.readers.empty()) join(it.writer);
-          for (const index_t u : it.readers) join(u);
-          it.readers.clear();
-          it.writer = v;
+          of_piece[piece].changes(number, join);
         } else {
-          join(it.writer);
-          if (it.readers.empty() || it.readers.back() != v) it.readers.push_back(v);
+          of_piece[piece].reads(number, join);
         }
       });
     }
@@ -203,8 +199,17 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
   using place = std::tuple<index_t, index_t, const step_input*, const step_input*>;
   std::optional<std::pair<place, fault>> found;  // that of the first ops, whatever the addresses are
   for (const std::vector<one_access>& all : of_piece) {
-    if (std::all_of(all.begin(), all.end(), [&](const one_access& a) { return level(a) == level(all[0]); }))
-      continue;
+    // One access of each pair changes the variable, and the one before the cut is no lookup of ids.
+    constexpr index_t none = (std::numeric_limits<index_t>::max)();
+    index_t least = none, least_change = none, most = -1, most_change = -1;
+    for (const one_access& a : all) {
+      least = (std::min)(least, level(a));
+      if (a.how->changes()) least_change = (std::min)(least_change, level(a));
+      if (g.op(a.op).kind == op_kind::id_lookup) continue;
+      most = (std::max)(most, level(a));
+      if (a.how->changes()) most_change = (std::max)(most_change, level(a));
+    }
+    if (most <= least_change && most_change <= least) continue;
     for (const one_access& a : all) {
       for (const one_access& b : all) {
         if (level(a) <= level(b) || (!a.how->changes() && !b.how->changes())) continue;
@@ -302,11 +307,8 @@ class step_checks {
                            "it waits for " + named(g_, op.after[0].op));
     }
     if (op.kind == op_kind::stage) {
-      for (const index_t other : stages_) {
-        if (g_.op(other).name == op.name)
-          return refuse_step(g_, v, "stages must have different names", "so is " + named(g_, other));
-      }
-      stages_.push_back(v);
+      if (const auto [other, is_new] = stages_.emplace(op.name, v); !is_new)
+        return refuse_step(g_, v, "stages must have different names", "so is " + named(g_, other->second));
       if (op.inputs.empty()) return refuse_step(g_, v, "a stage must have a value", "it has no input");
     }
     bool changes = false;
@@ -376,7 +378,7 @@ class step_checks {
 
   const step_core& g_;
   index_t source_ = -1;
-  std::vector<index_t> stages_;
+  std::unordered_map<std::string_view, index_t> stages_;  // by name
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -26,6 +27,7 @@
 #include <deeprec/embedding/groups/detail/features.hpp>
 #include <deeprec/embedding/kernels/backward.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/table_parts.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
@@ -166,16 +168,23 @@ class feature_batches {
     }
     return bytes;
   }
-  static index_t update_bytes(feature_list features, const group_sizes& sizes, table_list tables,
-                              std::span<const Bags> bags, index_t workers) noexcept {
+  static index_t update_bytes(const erased_context& ctx, feature_list features, const group_sizes& sizes,
+                              table_list tables, std::span<const Bags> bags) noexcept {
+    const auto positions = [&](std::size_t t) { return most_positions(bags[t]); };
+    const auto numbered = [&](std::size_t t) { return features[t]->grouped(bags[t]); };
+    double ns = 0;
+    for (const std::size_t first : tables)
+      ns += work_of(features, first, positions, numbered).ns(*ctx.tuning);
     step_memory memory;
+    auto units = static_cast<index_t>(tables.size());
     for (const std::size_t first : tables) {
-      table_work work = work_of(
-          features, first, [&](std::size_t t) { return most_positions(bags[t]); },
-          [&](std::size_t t) { return features[t]->grouped(bags[t]); });
-      memory.add(work, false, workers);
+      table_work work = work_of(features, first, positions, numbered);
+      work.parts = parts_of(ctx, work, ns);
+      memory.add(work, false, ctx.executor->concurrency());
+      units += work.parts;
     }
-    const auto lists = static_cast<index_t>(tables.size() * (sizeof(table_work) + sizeof(std::size_t)));
+    const auto lists = static_cast<index_t>(tables.size() * sizeof(table_work)) +
+                       units * static_cast<index_t>(sizeof(step_unit));
     return capped_sum(bytes_to_resolve(features, sizes, bags),
                       capped_sum(memory.bytes(), lists + bytes_a_call));
   }
@@ -230,8 +239,9 @@ class feature_batches {
       ns += pools[t].ns();
     }
     const numbered_pieces pieces(memory, pools.size(), [&](std::size_t t) { return pools[t].pieces(); });
-    run_bulk(ctx, {pieces.size(), grain_for(*ctx.tuning, pieces.size(), ns), ns},
-             [&](index_t begin, index_t end, int) { pool_pieces(pools, pieces, begin, end); });
+    // Parts: the columns that a thread writes are in its own caches at the next call.
+    run_bulk_in_parts(ctx, {pieces.size(), grain_for(*ctx.tuning, pieces.size(), ns), ns},
+                      [&](index_t begin, index_t end, int) { pool_pieces(pools, pieces, begin, end); });
     for (std::size_t t = 0; t < pools.size(); ++t) {
       if (pools[t].has_close()) pools[t].close(ctx);
     }
@@ -244,15 +254,17 @@ class feature_batches {
               const Rounding& rounding) {
     std::pmr::vector<table_work> work(memory);
     work.reserve(tables_.size());
-    step_memory sizes;
-    std::pmr::vector<std::size_t> smaller(memory);
-    smaller.reserve(tables_.size());
+    double ns = 0;
     for (const std::size_t first : tables_) {
       work.push_back(work_of(
           features_, first, [&](std::size_t t) { return batches_[t].positions(); },
           [&](std::size_t t) { return batches_[t].grouped(); }));
-      sizes.add(work.back(), keeps, ctx.executor->concurrency());
-      if (work.back().is_small()) smaller.push_back(work.size() - 1);
+      ns += work.back().ns(*ctx.tuning);
+    }
+    step_memory sizes;
+    for (table_work& w : work) {
+      if (!keeps && is_shared(ctx, w.is_large() ? w.ns(*ctx.tuning) : ns)) w.parts = parts_of(ctx, w, ns);
+      sizes.add(w, keeps, ctx.executor->concurrency());
     }
     const bool grouped = !groups_.empty();
     std::pmr::vector<batch_groups> made(memory_);
@@ -263,10 +275,16 @@ class feature_batches {
     std::pmr::vector<batch_groups>& kept = grouped ? groups_ : made;
     const scratch_block block(memory, sizes.bytes());
     for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].count_skipped();
-    const auto step_table = [&](const erased_context& on, std::size_t t) {
-      const index_t bytes = work[t].bytes(keeps, on.executor->concurrency());
-      scratch_block part(block.data() + work[t].place, bytes);
+    // The rows of a table, or a part of them; in `memory_of_parts` where it has several.
+    const auto step_unit_of = [&](const erased_context& on, const step_unit& unit,
+                                  parts_memory* memory_of_parts) {
+      const std::size_t t = unit.table;
       const Rounding of_table = rounding_of_table(rounding, t);
+      if (memory_of_parts != nullptr) {
+        step_part_of(on, work[t], unit.part, *memory_of_parts, gradients, optimizer, of_table);
+        return;
+      }
+      scratch_block part(block.data() + work[t].place, work[t].bytes(keeps, on.executor->concurrency()));
       if (keeps) {
         step_groups_of(on, work[t], kept[t], grouped, part, gradients, optimizer, of_table);
       } else {
@@ -275,17 +293,72 @@ class feature_batches {
         step_groups_of(on, work[t], groups, false, part, gradients, optimizer, of_table);
       }
     };
-    for (std::size_t t = 0; t < work.size(); ++t) {
-      if (work[t].is_large()) step_table(ctx, t);
-    }
-    double ns = 0;
-    for (const std::size_t t : smaller) ns += work[t].ns(*ctx.tuning);
-    run_bulk(ctx, {static_cast<index_t>(smaller.size()), 1, ns}, [&](index_t begin, index_t end, int) {
+    const auto in_parts = [&](std::size_t t) {
+      scratch_block part(block.data() + work[t].place, work[t].bytes(keeps, 1));
+      return parts_memory(part, work[t].groups(), work[t].table->width, work[t].parts);
+    };
+    const auto step_long_of = [&](std::size_t t, const parts_memory& parts) {
+      if (work[t].numbered <= chunk_positions) return;
+      for (index_t p = 0; p < work[t].parts; ++p) {
+        features_[work[t].first]->step_long(ctx, parts[p].groups(), parts[p].pass(), optimizer,
+                                            rounding_of_table(rounding, t));
+      }
+    };
+    const auto alone = [&](const auto& run) {
       inline_executor here;
       executor_ref executor(here);
-      const erased_context alone = ctx.rebind(executor);
-      for (index_t i = begin; i < end; ++i) step_table(alone, smaller[static_cast<std::size_t>(i)]);
+      run(ctx.rebind(executor));
+    };
+    for (std::size_t t = 0; t < work.size(); ++t) {
+      if (!work[t].is_large()) continue;
+      if (work[t].parts == 1) {
+        step_unit_of(ctx, {t, 0, 0}, nullptr);
+        continue;
+      }
+      parts_memory parts = in_parts(t);
+      run_bulk_in_parts(ctx, {work[t].parts, 1, work[t].ns(*ctx.tuning)},
+                        [&](index_t begin, index_t end, int) {
+                          alone([&](const erased_context& on) {
+                            for (index_t p = begin; p < end; ++p) step_unit_of(on, {t, p, 0}, &parts);
+                          });
+                        });
+      step_long_of(t, parts);
+    }
+    // The smaller ones, and which thread begins with which.
+    index_t units = 0, divided = 0;
+    for (const table_work& w : work) {
+      if (!w.is_small()) continue;
+      units += w.parts;
+      if (w.parts > 1) ++divided;
+    }
+    std::pmr::vector<parts_memory> parts(memory);
+    parts.reserve(static_cast<std::size_t>(divided));
+    std::pmr::vector<step_unit> list(memory);
+    list.reserve(static_cast<std::size_t>(units));
+    double small_ns = 0;
+    for (std::size_t t = 0; t < work.size(); ++t) {
+      if (!work[t].is_small()) continue;
+      const double unit_ns = work[t].ns(*ctx.tuning) / static_cast<double>(work[t].parts);
+      if (work[t].parts > 1) {
+        work[t].divided = static_cast<index_t>(parts.size());
+        parts.push_back(in_parts(t));
+      }
+      for (index_t p = 0; p < work[t].parts; ++p) list.push_back({t, p, unit_ns});
+      small_ns += work[t].ns(*ctx.tuning);
+    }
+    bulk_parts shares = shares_of(list, threads_at_once(*ctx.executor));
+    run_bulk_in_parts(ctx, shares, small_ns, [&](index_t begin, index_t end, int) {
+      alone([&](const erased_context& on) {
+        for (index_t i = begin; i < end; ++i) {
+          const step_unit& unit = list[static_cast<std::size_t>(i)];
+          const index_t at = work[unit.table].divided;
+          step_unit_of(on, unit, at < 0 ? nullptr : &parts[static_cast<std::size_t>(at)]);
+        }
+      });
     });
+    for (std::size_t t = 0; t < work.size(); ++t) {
+      if (work[t].divided >= 0) step_long_of(t, parts[static_cast<std::size_t>(work[t].divided)]);
+    }
     if (!grouped) groups_.swap(made);  // only now are all of them grouped
     return {};
   }
@@ -304,7 +377,9 @@ class feature_batches {
     const feature_table* table = nullptr;
     index_t positions = 0;
     index_t numbered = 0;
-    index_t place = 0;  // offset of its memory in the block of the update
+    index_t place = 0;     // offset of its memory in the block of the update
+    index_t parts = 1;     // of its rows, each updated by one thread
+    index_t divided = -1;  // its number among the smaller tables in parts
 
     [[nodiscard]] bool is_large() const noexcept { return positions > positions_of_many; }
     [[nodiscard]] bool is_small() const noexcept { return !is_large() && numbered > 0; }
@@ -315,13 +390,13 @@ class feature_batches {
     }
     /// The time of its step, about: positions are grouped in some passes, rows are read and written.
     [[nodiscard]] double ns(const kernel_tuning& tuning) const noexcept {
-      return static_cast<double>(numbered) *
-             (20 + 2 * ns_of_row(tuning, table->groups.table_rows(), table->stride));
+      return ns_of_update(tuning, numbered, table->groups.table_rows(), table->stride);
     }
     [[nodiscard]] backward_size pass(index_t workers) const noexcept {
       return {.positions = numbered, .width = table->width, .workers = workers};
     }
     [[nodiscard]] index_t bytes(bool keeps_groups, index_t workers) const noexcept {
+      if (parts > 1) return parts_memory::bytes_for(numbered, table->width, parts);
       const index_t in_block =
           keeps_groups ? 0 : scratch_block::bytes_of<std::byte>(batch_groups::bytes_for(groups()));
       return capped_sum(in_block, backward_pass::bytes_for(pass(workers)));
@@ -337,6 +412,52 @@ class feature_batches {
       work.numbered = capped_sum(work.numbered, numbered(t));
     }
     return work;
+  }
+
+  // A table, or one of the parts of its rows, that one thread updates.
+  struct step_unit {
+    std::size_t table;
+    index_t part;
+    double ns;
+  };
+
+  // How many parts a table is divided into, all of which take `all` together: a large one for all threads, a
+  // smaller one where it is more than three quarters of what a thread has to do, into halves of that.
+  static index_t parts_of(const erased_context& ctx, const table_work& work, double all) {
+    if (work.table->groups.rows < 0 || work.numbered == 0 || work.groups().by_ordinal()) return 1;
+    const double ns = work.ns(*ctx.tuning);
+    const double share = all / threads_at_once(*ctx.executor);
+    const index_t most = table_part::most_parts(ctx, work.table->groups.rows, ns);
+    if (work.is_large()) return most;
+    return ns <= 0.75 * share ? 1 : (std::min)(most, static_cast<index_t>(2 * ns / share) + 1);
+  }
+
+  // Puts the longest units first, each where the least is to be done; the same for equal batches, so that a
+  // thread finds the rows of small tables in its own caches.
+  static bulk_parts shares_of(std::pmr::vector<step_unit>& units, int threads) {
+    const int shares = std::clamp(threads, 1, bulk_parts::most);
+    index_t firsts[bulk_parts::most + 1] = {};
+    if (shares > 1) {
+      std::sort(units.begin(), units.end(), [](const step_unit& a, const step_unit& b) {
+        return a.ns != b.ns ? a.ns > b.ns : a.table != b.table ? a.table < b.table : a.part < b.part;
+      });
+      double of_share[bulk_parts::most] = {};
+      const auto share_of = [&](const step_unit& unit) {
+        const auto least = std::min_element(of_share, of_share + shares);
+        *least += unit.ns;
+        return static_cast<int>(least - of_share);
+      };
+      for (const step_unit& unit : units) ++firsts[share_of(unit) + 1];
+      for (int s = 0; s < shares; ++s) firsts[s + 1] += firsts[s];
+      std::fill_n(of_share, shares, 0.0);
+      index_t next[bulk_parts::most];
+      std::copy_n(firsts, shares, next);
+      std::pmr::vector<step_unit> placed(units.size(), units.get_allocator());
+      for (const step_unit& unit : units) placed[static_cast<std::size_t>(next[share_of(unit)]++)] = unit;
+      units.swap(placed);
+    }
+    firsts[shares] = static_cast<index_t>(units.size());
+    return {shares, firsts, 1};
   }
 
   // Large tables in sequence, each on all threads; the others in parallel, each on one thread. All of them
@@ -465,7 +586,24 @@ class feature_batches {
     }
     if (!grouped) groups.group(ctx, group_order::any);
     pass.arrange(ctx, groups.groups());
-    features_[w.first]->step(ctx, groups, pass, optimizer, rounding);
+    features_[w.first]->step_short(ctx, groups, pass, optimizer, rounding);
+    features_[w.first]->step_long(ctx, groups, pass, optimizer, rounding);
+  }
+  // The same, of a part of a table's rows, but for those of more than chunk_positions positions.
+  void step_part_of(const erased_context& ctx, const table_work& w, index_t number, parts_memory& memory,
+                    std::span<const matrix_view<const float>> gradients, const Optimizer& optimizer,
+                    const Rounding& rounding) const {
+    const table_part part(number, w.parts);
+    part_sizes sizes;
+    for (std::size_t t = w.first; t != no_feature; t = features_[t]->next_of_table) {
+      batches_[t].add_to(sizes, part);
+    }
+    part_groups& groups = memory.make(number, sizes);
+    for (std::size_t t = w.first; t != no_feature; t = features_[t]->next_of_table) {
+      batches_[t].add_to(groups, part, gradients[t]);
+    }
+    groups.group(ctx);
+    features_[w.first]->step_short(ctx, groups.groups(), groups.pass(), optimizer, rounding);
   }
 
   std::pmr::memory_resource* memory_;

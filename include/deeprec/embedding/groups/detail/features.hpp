@@ -26,6 +26,7 @@
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/kernels/resolution.hpp>
 #include <deeprec/embedding/kernels/step_groups.hpp>
+#include <deeprec/embedding/kernels/table_parts.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
@@ -117,6 +118,10 @@ class feature_batch {
   virtual void add_to(batch_groups& groups, const erased_context& ctx) const = 0;
   virtual void add_to(backward_pass& pass, const erased_context& ctx,
                       matrix_view<const float> gradient) const = 0;
+  /// Of direct tables.
+  virtual void add_to(part_sizes& sizes, const table_part& part) const = 0;
+  virtual void add_to(part_groups& groups, const table_part& part,
+                      matrix_view<const float> gradient) const = 0;
   virtual void count_skipped() const = 0;
   virtual void count_skipped_once() noexcept = 0;
 
@@ -193,6 +198,12 @@ class feature_batch_of final : public feature_batch<Out> {
               matrix_view<const float> gradient) const override {
     pass.add(ctx, rows_, gradient);
   }
+  void add_to(part_sizes& sizes, const table_part& part) const override {
+    if constexpr (resolution_type::is_direct) sizes.add(rows_, part);
+  }
+  void add_to(part_groups& groups, const table_part& part, matrix_view<const float> gradient) const override {
+    if constexpr (resolution_type::is_direct) groups.add(rows_, gradient, part);
+  }
   void count_skipped() const override { rows_.count_skipped(); }
   void count_skipped_once() noexcept override { rows_.count_skipped_once(); }
 
@@ -267,8 +278,11 @@ class feature {
   /// checked.
   [[nodiscard]] virtual status check_small(isa which, const Bags& bags, matrix_view<Out> out) const = 0;
   virtual void pool_small(const erased_context& ctx, const Bags& bags, matrix_view<Out> out) const = 0;
-  virtual void step(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
-                    const Optimizer& optimizer, const Rounding& rounding) const = 0;
+  /// The rows of up to chunk_positions positions, and those of more.
+  virtual void step_short(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
+                          const Optimizer& optimizer, const Rounding& rounding) const = 0;
+  virtual void step_long(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
+                         const Optimizer& optimizer, const Rounding& rounding) const = 0;
 
   const feature_table table;
   const std::size_t batch_bytes;           // of a feature_batch
@@ -336,10 +350,16 @@ class feature_of final : public feature<Optimizer, Bags, Out, Rounding> {
       job.close(ctx);
     }
   }
-  void step(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
-            const Optimizer& optimizer, const Rounding& rounding) const override {
+  void step_short(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
+                  const Optimizer& optimizer, const Rounding& rounding) const override {
     if constexpr (Trains) {
-      step_groups(ctx, groups, pass, source_.format(), this->table.norm_cap, optimizer, rounding);
+      step_short_groups(ctx, groups, pass, source_.format(), this->table.norm_cap, optimizer, rounding);
+    }
+  }
+  void step_long(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
+                 const Optimizer& optimizer, const Rounding& rounding) const override {
+    if constexpr (Trains) {
+      step_long_groups(ctx, groups, pass, source_.format(), this->table.norm_cap, optimizer, rounding);
     }
   }
 
