@@ -8,9 +8,9 @@
 //   suites/SUITE.md   the table of its claims, the reasons that claims.json has for them, and the runs
 //
 // Rows come in the order of the files' names and of their claims. Of several results of a claim on one
-// machine the newest counts. A claim's member "reason" is a text, or the id of another claim that has the same
-// reason (ID#2: that claim's second text), or an array of these. Pages of suites without results are removed.
-// With --check nothing is written: exit code 1 says which page differs.
+// machine the newest counts. A claim's member "reason" is a text, or the id of another claim that has the
+// same reason (ID#2: that claim's second text), or an array of these. Pages of suites without results are
+// removed. With --check nothing is written: exit code 1 says which page differs.
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
