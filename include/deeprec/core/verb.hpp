@@ -85,7 +85,7 @@ DEEPREC_INLINE auto or_out_of_memory(F&& f) -> std::invoke_result_t<F> {
     if (refused.code() != errc::out_of_memory) throw;
   }
   return status(errc::out_of_memory,
-                "the memory resource must provide scratch and room for out (it refused)");
+                "the context's memory resource could not allocate scratch or room for out");
 #else
   return f();
 #endif

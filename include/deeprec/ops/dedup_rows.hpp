@@ -134,7 +134,7 @@ template <class Context, class T, MemorySpace Space, class Columns, class Index,
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
       count > static_cast<std::uint64_t>(detail::most_keys)) {
     return {errc::unsupported,
-            "dedup_rows: the number of rows must fit the type of the numbers, and 32 bits"};
+            "dedup_rows: the number of rows must be below 2^32 - 1 and fit the index type of out"};
   }
   return detail::or_out_of_memory("dedup_rows", [&] {
     return dedup_rows_on(ctx.backend(), ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out);

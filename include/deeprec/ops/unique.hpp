@@ -181,7 +181,7 @@ auto checked_list(const Ids& ids, status& s) noexcept {
   static_assert(std::is_same_v<typename decltype(list)::value_type, Id>,
                 "deeprec::unique: out holds ids of another type. Fix: unique_ids<Id> of the list's type.");
   if (std::cmp_greater(list.size(), (std::numeric_limits<Index>::max)()) || list.size() > most_keys)
-    s = {errc::unsupported, "unique: the number of ids must fit the type of the numbers, and 32 bits"};
+    s = {errc::unsupported, "unique: N must be below 2^32 - 1 and fit the index type of out"};
   return list;
 }
 
