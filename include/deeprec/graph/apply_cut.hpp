@@ -1,4 +1,4 @@
-// The graph with its stage where a cut says.
+// Rewrites a graph so that its stage boundary is at a given cut.
 //
 //   parse ─> put "io"   take "io" ─> hash ─> lookup          before: the user's
 //   parse ─> hash ─> put "io"        take "io" ─> lookup     after: each value crosses once

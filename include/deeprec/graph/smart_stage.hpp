@@ -9,7 +9,7 @@
 //
 // An op may move if no variable, placeholder, control flow, external op or target reaches it: then it
 // computes the same in any step. What the user runs ahead may be external, as a reader is. Not here: graphs
-// without a stage of the user; the run (pipeline/).
+// without a stage of the user; the run (graph/staged_program.hpp).
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Where the step is cut: the answer of smart_stage, which apply_cut and explain read.
+// Where the step is cut: the result of smart_stage, the input of apply_cut and explain.
 //
 //   read ── parse ── hash ──┤ put │ take ├── lookup ── loss        op_side of each op, and
 //   └──── staged ────┘ moved                 rest                  the values that cross, each once

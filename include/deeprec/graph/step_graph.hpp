@@ -297,11 +297,11 @@ class step_graph {
   ///          or of another graph; two sources; a cycle; an op that accesses one variable, or two that
   ///          overlap, twice and writes it; a forward op that needs what a gradient or an apply op makes, a
   ///          gradient op that needs what an apply op makes; an apply op that writes no variable; a stale
-  ///          read with a window below 1; a stage of nothing, or of a name that another one has; an op before
-  ///          a stage that accesses a variable which an op behind it writes (or that one overlaps), or writes
-  ///          one that is accessed behind it, also by a stale read, unless it is an id lookup; an op before a
-  ///          stage that needs a placeholder; external ops (not the source) on both sides of a stage; a
-  ///          negative cost or size. Throws std::bad_alloc
+  ///          read with a window below 1; a stage of nothing, or of a name that another one has; an op
+  ///          upstream of a stage and one downstream of it that access one variable, or two that overlap, and
+  ///          one of them writes (a stale read is an access), unless the upstream one is an id lookup; an op
+  ///          before a stage that needs a placeholder; external ops (not the source) on both sides of a
+  ///          stage; a negative cost or size. Throws std::bad_alloc
   [[nodiscard]] result<flat_graph> flat() const { return detail::step_checks(*core_).run(); }
   /// Whether flat() would refuse it.
   ///

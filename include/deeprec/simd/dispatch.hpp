@@ -2,8 +2,8 @@
 //
 //   with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { pool_bags(region, args); });
 //
-// The call inside finds the kernel of that region by its tag (argument-dependent lookup). Kernels that
-// gain from AVX-512 BF16 are compiled for a fourth region: with_isa.
+// The call inside finds the kernel of that region by its tag (argument-dependent lookup). with_isa
+// has the fourth region, AVX-512 BF16, too; only tests call it.
 #pragma once
 
 #include <deeprec/core/config.hpp>

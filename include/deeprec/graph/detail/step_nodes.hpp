@@ -1,4 +1,4 @@
-// The ops of a step graph behind their types: how a value is made, and how an op is called.
+// Type-erased ops of a step graph: they construct their outputs and call their functions.
 //
 //   cells of an op   | in 0 | in 1, as a list: *, *, * | variable | out 0 | out 1 |      pointers
 //

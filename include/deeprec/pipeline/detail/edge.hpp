@@ -1,4 +1,4 @@
-// What lies between two segments: items in order, then their end, once; and the way back for "no more".
+// The queue between two segments: items in order, then one end marker. cancel() tells the producer to stop.
 //
 //   producer ── put ──> [ item | item | end ] ── take ──> consumer
 //            <───────────────── cancel ──────────────────
