@@ -128,8 +128,26 @@ DEEPREC_APART void put_empty(const Args& args, index_t first, index_t count, Out
   copy_row<Element>(args, first, count, args.default_row, factor, out);
 }
 
+// What a row's copy prefetches. any: whatever the codec says. For rows that are arrays: one or several lines, each
+// by an instruction of its own, in loops apart, since that of one line grows by what the other prefetches.
+enum class copied_lines : unsigned char { any, one, several };
+
+// Prefetches the row that is `ahead` after row k.
+template <copied_lines Lines, class Element>
+DEEPREC_INLINE void prefetch_copy_after(const located_run& run, index_t k, const row_columns<Element>& columns) {
+  if (k >= run.fetched) return;
+  const std::byte* const row = run.rows.row(k + run.ahead);
+  if constexpr (Lines == copied_lines::any) {
+    columns.prefetch(row);
+  } else if constexpr (Lines == copied_lines::one) {
+    columns.codec.lines.prefetch_one(row);
+  } else {
+    columns.codec.lines.template prefetch_several<8>(row);
+  }
+}
+
 // gather_run, `plain` where every row is present and copied as it is.
-template <bool Plain, class Element, class Args>
+template <bool Plain, copied_lines Lines, class Element, class Args>
 DEEPREC_INLINE index_t gather_rows(const Args& args, const row_columns<Element>& of, const located_run& given,
                                    index_t first, index_t end) {
   const located_run run = given;
@@ -143,7 +161,7 @@ DEEPREC_INLINE index_t gather_rows(const Args& args, const row_columns<Element>&
   index_t used = run.count;
   for (index_t k = 0; k < run.count; ++k, out += stride) {
     if constexpr (Plain) {
-      prefetch_after(run, k, columns);
+      prefetch_copy_after<Lines>(run, k, columns);
     } else {
       prefetch_present_after(run, k, columns);
     }
@@ -172,8 +190,14 @@ DEEPREC_INLINE index_t gather_run(const Args& args, const row_columns<Element>& 
                                   const located_run& run, index_t first, index_t end) {
   const bool plain =
       !run.filters && run.factors == nullptr && args.stored == ::deeprec::detail::when_stored::overwrite;
-  return plain ? gather_rows<true>(args, columns, run, first, end)
-               : gather_rows<false>(args, columns, run, first, end);
+  if (!plain) return gather_rows<false, copied_lines::any>(args, columns, run, first, end);
+  if constexpr (requires { columns.codec.lines; } && !row_codec<Element>::scaled) {
+    return columns.codec.bytes() <= 64
+               ? gather_rows<true, copied_lines::one>(args, columns, run, first, end)
+               : gather_rows<true, copied_lines::several>(args, columns, run, first, end);
+  } else {
+    return gather_rows<true, copied_lines::any>(args, columns, run, first, end);
+  }
 }
 
 // The rows of the positions [begin, end).

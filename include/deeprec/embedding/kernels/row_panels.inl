@@ -91,13 +91,16 @@ struct panel : row_columns<Element> {
     return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
   }
   DEEPREC_INLINE void prefetch(const std::byte* row) const {
-    constexpr std::size_t bytes = vectors * static_cast<std::size_t>(lanes) * sizeof(Element);
+    constexpr index_t bytes_of_vector = lanes * index_t{sizeof(Element)};
+    constexpr index_t bytes = W * bytes_of_vector;
+    // More than those of one vector less than the fewest.
+    constexpr index_t least = (static_cast<index_t>(fewest) - 1) * bytes_of_vector + 1;
     if constexpr (!requires { codec.lines; } || scaled) {
       codec.prefetch(row);
     } else if constexpr (bytes <= 64) {
       codec.lines.prefetch_one(row);
     } else {
-      codec.lines.prefetch_summed(row);
+      codec.lines.template prefetch_lines<(least + 63) / 64, (bytes + 63) / 64>(row);
     }
   }
   template <class Out>
