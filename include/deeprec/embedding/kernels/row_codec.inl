@@ -25,6 +25,12 @@ struct prefetch_line {
   DEEPREC_INLINE void operator()(const std::byte* line) const { __builtin_prefetch(line, 0, Locality); }
 };
 
+// Prefetches lines by an instruction for each.
+template <int Locality, std::size_t... L>
+DEEPREC_INLINE void prefetch_whole(const std::byte* from, std::index_sequence<L...>) {
+  (__builtin_prefetch(from + 64 * L, 0, Locality), ...);
+}
+
 // The lines of a range of bytes that has the same place in every row.
 struct row_lines {
   index_t begin;  // from the row's address
@@ -34,7 +40,7 @@ struct row_lines {
   // not known; else all, since no predictor learns a branch that depends on the address of a random row.
   std::uintptr_t bits;
   bool first_level;  // kernel_tuning::prefetch_level is 1
-  index_t whole;     // the lines of the range in every row, fetched into the first level; 0: else
+  index_t whole;     // the lines of the range where no row has one more; 0: some may
 
   template <class Args>
   DEEPREC_INLINE static row_lines of(const Args& args, index_t begin, index_t end) {
@@ -43,12 +49,11 @@ struct row_lines {
     step &= -step;
     const index_t bytes = end - begin;
     const bool may_cross = (bytes + 127 - step) / 64 > (bytes + 63) / 64;
-    const bool first_level = args.tuning->prefetch_level == 1;
     return {begin, bytes,
             !may_cross  ? 0
             : step == 1 ? 63
                         : ~std::uintptr_t{0},
-            first_level, first_level && !may_cross ? (bytes + 63) / 64 : 0};
+            args.tuning->prefetch_level == 1, may_cross ? 0 : (bytes + 63) / 64};
   }
   // Calls use(address) for an address in each line.
   template <class Use>
@@ -80,23 +85,16 @@ struct row_lines {
   template <index_t Least, index_t Most>
   DEEPREC_INLINE void prefetch_lines(const std::byte* row) const {
     constexpr std::make_index_sequence<static_cast<std::size_t>(Most)> lines{};
-    if (whole == Most) {
-      first_lines(part_of(row, begin), lines);
-    } else if (first_level) {
-      each_of<Least>(row, prefetch_line<3>{}, lines);
-    } else {
-      each_of<Least>(row, prefetch_line<2>{}, lines);
-    }
+    first_level ? each_of<Least>(row, prefetch_line<3>{}, lines)
+                : each_of<Least>(row, prefetch_line<2>{}, lines);
   }
   // Of at least two lines: the first Most by an instruction for each.
   template <index_t Most>
   DEEPREC_INLINE void prefetch_several(const std::byte* row) const {
+    constexpr std::make_index_sequence<static_cast<std::size_t>(Most)> lines{};
+    if (whole == Most && first_level) return prefetch_whole<3>(part_of(row, begin), lines);
     prefetch_lines<2, Most>(row);
     for (index_t line = 64 * Most; line < bytes; line += 64) __builtin_prefetch(row + begin + line, 0, 2);
-  }
-  template <std::size_t... L>
-  DEEPREC_INLINE static void first_lines(const std::byte* from, std::index_sequence<L...>) {
-    (__builtin_prefetch(from + 64 * L, 0, 3), ...);
   }
 };
 
