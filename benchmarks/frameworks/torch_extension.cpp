@@ -9,11 +9,9 @@
 namespace {
 
 at::Tensor bag_sums(const at::Tensor& weight, const at::Tensor& ids, const at::Tensor& offsets) {
-  const deeprec::torch_executor threads{
-      [](std::int64_t begin, std::int64_t end, std::int64_t grain, const auto& f) {
-        at::parallel_for(begin, end, grain, f);
-      },
-      at::get_num_threads()};
+  const deeprec::torch_executor threads{[](std::int64_t begin, std::int64_t end, std::int64_t grain,
+                                           const auto& f) { at::parallel_for(begin, end, grain, f); },
+                                        at::get_num_threads()};
   const deeprec::matrix_view table(weight.const_data_ptr<float>(), weight.size(0), weight.size(1));
   const auto bags = deeprec::jagged_view<>::torch(offsets.const_data_ptr<std::int64_t>(), offsets.size(0),
                                                   ids.const_data_ptr<std::int64_t>(), ids.numel());

@@ -186,11 +186,12 @@ DEEPREC_INLINE void add_weights(::deeprec::detail::pool_counts& counts, const lo
 
 // The sums of the bags [begin, end) of rows that are all present, in a panel of exactly W vectors whose lines
 // are the same in every row; returns the number of ids used. One loop over bags and rows, which knows all
-// sizes: what a bag costs beside its rows is most of what short bags cost more than long ones.
+// sizes: what a bag costs beside its rows is most of what short bags cost more than long ones. By value: the
+// caller keeps what it does not give the address of in registers.
 template <int Locality, class Element, int W, class Args, std::size_t... V>
-DEEPREC_APART index_t sum_whole_bags(const Args& args, const row_columns<Element>& of,
-                                     const located_run& given, index_t begin, index_t end,
-                                     const bag_place& place, std::index_sequence<V...> vectors) {
+DEEPREC_APART index_t sum_whole_bags(const Args& args, const row_columns<Element> of, const located_run given,
+                                     index_t begin, index_t end, const bag_place place,
+                                     std::index_sequence<V...> vectors) {
   using panel_type = panel<Element, W, false>;
   constexpr index_t count = index_t{W} * lanes;
   constexpr auto lines_of_panel = static_cast<std::size_t>(count * index_t{sizeof(Element)} + 63) / 64;
@@ -201,11 +202,12 @@ DEEPREC_APART index_t sum_whole_bags(const Args& args, const row_columns<Element
   const index_t ahead = given.ahead, fetched = given.fetched, stride = args.out_stride;
   const float* const factors = given.factors;
   const bool divides = place.divides;
-  const index_t first = args.ranges.begin(begin);
+  const ::deeprec::detail::bag_ranges ranges = args.ranges;  // no store changes it
+  const index_t first = ranges.begin(begin);
   auto* out = args.out + begin * stride;
   index_t k = 0, used = 0;
   for (index_t bag = begin; bag < end; ++bag, out += stride) {
-    const index_t from = k, stop = args.ranges.end(bag) - first;
+    const index_t from = k, stop = ranges.end(bag) - first;
     if (stop - from > ::deeprec::detail::chunk_positions) {  // the caller cuts it into chunks
       k = stop;
       continue;
@@ -255,7 +257,8 @@ DEEPREC_INLINE bool sum_if_whole(const Args& args, const row_columns<Element>& c
     const auto sum = [&](auto w) {
       constexpr int width = decltype(w)::value;
       constexpr std::make_index_sequence<static_cast<std::size_t>(width)> all{};
-      used = lines.first_level
+      // A single line was not faster out of the first level.
+      used = lines.first_level && lines.whole > 1
                  ? sum_whole_bags<3, Element, width>(args, columns, run, begin, end, place, all)
                  : sum_whole_bags<2, Element, width>(args, columns, run, begin, end, place, all);
       return true;
@@ -297,6 +300,7 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
     const bool stored = find_run<Element>(args, columns, begin_position, end_position, run);
     window.open(run.ahead, begin_position, end_position, args.end_position);
     if (stored && !args.filters) window.ready = end_position;
+    if (fetches) fetch_within(run, end_position - begin_position);
     if (fetches && first == 0 && run.ahead > 0) {
       fetch_rows(args, columns_of<Element>(args, first, count), run.ahead, begin_position);
     }

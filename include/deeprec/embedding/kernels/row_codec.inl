@@ -65,8 +65,8 @@ struct row_lines {
     for (index_t line = 192; line < bytes; line += 64) use(from + line);
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) use(from + bytes - 1);
   }
-  // The same by an instruction for each line, of at most sizeof...(L) lines and at least Least. One that moves
-  // along a row teaches a prefetcher for fixed strides to fetch the lines behind the row
+  // The same by an instruction for each line, of at most sizeof...(L) lines and at least Least. One that
+  // moves along a row teaches a prefetcher for fixed strides to fetch the lines behind the row
   // (docs/adr/0011-prefetch-distance.md).
   template <index_t Least, class Use, std::size_t... L>
   DEEPREC_INLINE void each_of(const std::byte* row, const Use& use, std::index_sequence<L...>) const {

@@ -51,7 +51,10 @@ struct row_columns {
     const index_t most = tuning.most_rows_ahead;
     const index_t bounded = ahead < most ? ahead : most;
     const index_t least = tuning.least_rows_ahead;
-    const index_t chosen = bounded > least ? bounded : least;
+    const index_t wanted = bounded > least ? bounded : least;
+    // A window holds the rows ahead too, and locates them twice.
+    const bool located = args.filters || args.max_norm > 0;
+    const index_t chosen = located && wanted > row_window::most_located ? row_window::most_located : wanted;
     return chosen < row_window::most_ahead ? chosen : row_window::most_ahead;
   }
 };
@@ -176,6 +179,13 @@ DEEPREC_INLINE bool find_run(const Args& args, const row_columns<Element>& colum
   run.fetched = run.ahead == 0 ? 0 : args.end_position - run.ahead - begin;
   run.filters = args.filters;
   return true;
+}
+
+// Leaves the rows behind the first `count` to the piece that reads them, which is likely another thread's and
+// fetches its first rows itself.
+DEEPREC_INLINE void fetch_within(located_run& run, index_t count) {
+  const index_t own = run.ahead == 0 ? 0 : count - run.ahead;
+  if (own < run.fetched) run.fetched = own;
 }
 
 // True when one of the first `count` rows is absent.
