@@ -75,7 +75,7 @@ index_t bag_of_position(const Ranges& ranges, index_t bags, index_t position) no
 }
 
 /// Positions per piece of a check.
-inline constexpr index_t check_positions_at_once = index_t{1} << 16;
+inline constexpr index_t check_positions_at_once = index_t{1} << 14;
 
 /// The time of an examination, about: a check reads the ids; a source other than a table is searched for
 /// each.
