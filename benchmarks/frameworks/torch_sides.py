@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.cpp_extension import load as load_extension
 
 import torch_models
 from torch_models import FusedTables, ManyTables, RowwiseAdagrad, Trainer, fbgemm_gpu
@@ -287,4 +288,23 @@ def bag_with(kind, weight):
 
 
 def bags_on(weight):
-    return {"ours": bag_with(EmbeddingBag, weight), "pytorch": bag_with(nn.EmbeddingBag, weight)}
+    bags = {"ours": bag_with(EmbeddingBag, weight), "pytorch": bag_with(nn.EmbeddingBag, weight)}
+    return {side: (lambda bag: lambda batch: bag(*batch))(bag) for side, bag in bags.items()}
+
+
+def extension_on(root):
+    """A function of a weight, as bags_on: of torch_extension.cpp, compiled on the headers here, and PyTorch's."""
+    built = root / "build" / "bench" / "torch_extension"
+    built.mkdir(parents=True, exist_ok=True)
+    extension = load_extension(
+        "deeprec_bench_extension",
+        [str(root / "benchmarks" / "frameworks" / "torch_extension.cpp")],
+        extra_include_paths=[str(root / "include")],
+        extra_cflags=["-std=c++20", "-O2", "-fopenmp"],
+        extra_ldflags=["-fopenmp"],
+        build_directory=str(built),
+    )
+    return lambda weight: {
+        "ours": lambda batch: extension.bag_sums(weight, *batch),
+        "pytorch": lambda batch: nn.functional.embedding_bag(batch[0], weight, batch[1], mode="sum"),
+    }

@@ -37,6 +37,7 @@ THREADS = 2
 TABLES, BATCH = 26, 2048
 MOST_ROWS = 10**6
 FLOAT = 4  # bytes
+TENSOR_BYTES = 10**9  # of an extension's table
 SECONDS_OF_A_SAMPLE = 0.02  # at least
 SECONDS_OF_A_SMALL_SAMPLE = 0.002  # of a call of one table, which takes microseconds
 LEAST_SETS, MOST_SETS = 4, 4096  # of ids in a rotation
@@ -131,18 +132,18 @@ def measure_train(sides, name, width):
     return counters_of(figures, rows=rows)
 
 
-def measure_one_table(sides, name):
-    """Every configuration on the same weight for both sides, in turn in each round."""
-    torch, rows, figures = sides.torch, most_rows(), Figures(name)
-    modules = {width: sides.bags_on(torch.empty(rows, width).uniform_(-1, 1)) for width in (16, 64, 128)}
+def measure_configurations(sides, name, rows_of, calls_on):
+    """Every configuration of one table, on the same weight for both sides, in turn in each round. Of each width
+    rows_of(width) and, of a weight, calls_on(weight): {side: call of a batch}."""
+    torch, figures, widths = sides.torch, Figures(name), (16, 64, 128)
+    calls = {width: calls_on(torch.empty(rows_of(width), width).uniform_(-1, 1)) for width in widths}
     cases = {threads: {} for threads in (1, THREADS)}
 
     def samples_of(width, bags, hotness):
-        offsets, ids = torch.arange(bags) * hotness, bags * hotness
+        offsets, ids, rows = torch.arange(bags) * hotness, bags * hotness, rows_of(width)
         ahead = rotation(lambda: (torch.randint(rows, (ids,)), offsets), ids * width * FLOAT)
-        calls = {side: (lambda bag: lambda batch: bag(*batch))(bag) for side, bag in modules[width].items()}
-        expect_equal_bags(sides, calls, next(ahead), hotness)
-        return timed(calls, ahead, SECONDS_OF_A_SMALL_SAMPLE)
+        expect_equal_bags(sides, calls[width], next(ahead), hotness)
+        return timed(calls[width], ahead, SECONDS_OF_A_SMALL_SAMPLE)
 
     def one_round():
         ratios = []
@@ -157,10 +158,29 @@ def measure_one_table(sides, name):
     with torch.no_grad():
         for threads, samples in cases.items():
             torch.set_num_threads(threads)
-            for width, bags, hotness in itertools.product(modules, (128, 2048, 20000), (1, 5, 20)):
+            for width, bags, hotness in itertools.product(widths, (128, 2048, 20000), (1, 5, 20)):
                 samples[f"bags_{bags}_ids_{hotness}_d_{width}_threads_{threads}"] = samples_of(width, bags, hotness)
         figures.sample(one_round)
-    return counters_of(figures, rows=rows)
+    return counters_of(figures, rows=min(map(rows_of, widths)))
+
+
+def measure_one_table(sides, name):
+    return measure_configurations(sides, name, lambda width: most_rows(), sides.bags_on)
+
+
+def measure_extension(sides, name):
+    most = min(TENSOR_BYTES, free_memory() // 4 // 3)
+
+    def rows_of(width):
+        rows = most // (width * FLOAT)
+        return min(rows, most_rows()) if "DEEPREC_BENCH_ROWS" in os.environ else rows
+
+    try:
+        calls_on = sides.extension_on(ROOT)
+    except (ImportError, OSError, RuntimeError) as problem:  # what PyTorch raises where it can't compile
+        raise Unavailable(f"torch_extension.cpp is not compiled: {problem}") from problem
+    counters = measure_configurations(sides, name, rows_of, calls_on)
+    return {**counters, **({} if most == TENSOR_BYTES else {"label": f"unfit: tensors of {most >> 20} MB"})}
 
 
 def measure_sparse_step(sides, name, width):
@@ -249,6 +269,7 @@ BENCHMARKS = {
         for width in (16, 64, 128)
     },
     "frameworks/torch/one_table": measure_one_table,
+    "frameworks/torch/extension": measure_extension,
     "frameworks/torch/train/d:64": lambda sides, name: measure_train(sides, name, 64),
     "frameworks/torch/sparse_step": lambda sides, name: measure_sparse_step(sides, name, 64),
     "frameworks/torch/int8": lambda sides, name: measure_int8(sides, name, (64, 128)),
@@ -259,15 +280,16 @@ BENCHMARKS = {
 # The program.
 
 
-def label_of(sides):
+def label_of(sides, name):
     """What makes figures no evidence, or less of it."""
     words = []
     if os.environ.get("DEEPREC_BENCH_ROWS"):
         words.append("unfit: DEEPREC_BENCH_ROWS bounds the rows")
-    built = Path(sides.deeprec_torch.__file__).with_name("_ops.so").stat().st_mtime
-    sources = [ROOT / "include", ROOT / "examples/pytorch/csrc"]
-    if any(path.stat().st_mtime > built for source in sources for path in source.rglob("*.[chi]*")):
-        words.append("deeprec_torch is older than the sources here")
+    if name != "frameworks/torch/extension":  # which is compiled on the sources here
+        built = Path(sides.deeprec_torch.__file__).with_name("_ops.so").stat().st_mtime
+        sources = [ROOT / "include", ROOT / "examples/pytorch/csrc"]
+        if any(path.stat().st_mtime > built for source in sources for path in source.rglob("*.[chi]*")):
+            words.append("deeprec_torch is older than the sources here")
     return "; ".join(words)
 
 
@@ -293,7 +315,8 @@ def run(names, _arguments):
         sides.torch.manual_seed(1)
         counters = BENCHMARKS[name](sides, name)
         ours = [value for key, value in counters.items() if key.startswith("ours_us")]
-        return {**counters, "label": label_of(sides)}, max(ours)
+        label = "; ".join(filter(None, [counters.get("label"), label_of(sides, name)]))
+        return {**counters, "label": label}, max(ours)
 
     return peers, measured(names, measure)
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <utility>
 
 using namespace deeprec;
 
@@ -29,10 +30,12 @@ struct outcome {
   bool twice = false;
 };
 
-outcome of_row(const lines_of_row& lines, std::uintptr_t row) {
+// lists(lines, row, use): calls use(address) for each prefetch.
+template <class Lists>
+outcome of_row(const lines_of_row& lines, std::uintptr_t row, const Lists& lists) {
   std::set<std::uintptr_t> found, touched;
   outcome seen;
-  lines.each(reinterpret_cast<const std::byte*>(row), [&](const std::byte* at) {
+  lists(lines, reinterpret_cast<const std::byte*>(row), [&](const std::byte* at) {
     seen.twice |= !found.insert(reinterpret_cast<std::uintptr_t>(at) / 64).second;
   });
   const std::uintptr_t from = row + static_cast<std::uintptr_t>(lines.begin);
@@ -40,6 +43,16 @@ outcome of_row(const lines_of_row& lines, std::uintptr_t row) {
     touched.insert(at / 64);
   seen.covered = found == touched;
   return seen;
+}
+outcome of_row(const lines_of_row& lines, std::uintptr_t row) {
+  return of_row(lines, row, [](const auto& of, const std::byte* at, const auto& use) { of.each(at, use); });
+}
+// Those of an instruction for each line, of at least Least lines and at most 10.
+template <index_t Least>
+outcome by_instructions(const lines_of_row& lines, std::uintptr_t row) {
+  return of_row(lines, row, [](const auto& of, const std::byte* at, const auto& use) {
+    of.template each_of<Least>(at, use, std::make_index_sequence<10>{});
+  });
 }
 
 }  // namespace
@@ -58,6 +71,8 @@ TEST_CASE("row_lines: every line of every row is prefetched, for all sizes, stri
             const std::uintptr_t at = base + static_cast<std::uintptr_t>(row * stride);
             faults += of_row(lines, at).covered ? 0 : 1;
             faults += of_row(located, at).covered ? 0 : 1;
+            faults += by_instructions<1>(lines, at).covered ? 0 : 1;
+            if (bytes > 192) faults += by_instructions<4>(located, at).covered ? 0 : 1;
           }
         }
       }
@@ -88,13 +103,36 @@ TEST_CASE("row_lines: a range that is taken for an aligned one leaves out a line
   CHECK_FALSE(of_row(lines, 0x10000 + 40).covered);
 }
 
-TEST_CASE("row_lines: short rows go into the first-level cache where the tuning says so, long ones never") {
+TEST_CASE("row_lines: an instruction for a line that a range does not touch is seen") {
+  const auto lines = lines_of_row::of(direct(0x10000, 192), 0, 192);
+  REQUIRE(by_instructions<3>(lines, 0x10000).covered);
+  CHECK_FALSE(by_instructions<4>(lines, 0x10000).covered);
+}
+
+TEST_CASE("row_lines: the lines of a whole range are the same in every row") {
+  for (const index_t stride : {32, 40, 64, 100, 128, 136, 192, 256, 480, 512}) {
+    CAPTURE(stride);
+    const auto lines = lines_of_row::of(direct(0x10000, stride), 0, stride);
+    std::set<std::uintptr_t> counts;
+    for (std::uintptr_t row = 0; row < 64; ++row) {
+      const std::uintptr_t first = 0x10000 + row * static_cast<std::uintptr_t>(stride);
+      counts.insert((first + static_cast<std::uintptr_t>(stride) - 1) / 64 - first / 64 + 1);
+    }
+    if (lines.whole != 0) {
+      CHECK(counts == std::set<std::uintptr_t>{static_cast<std::uintptr_t>(lines.whole)});
+    } else {
+      CHECK(counts.size() > 1);
+    }
+  }
+}
+
+TEST_CASE("row_lines: rows go into the first-level cache where the tuning says so") {
   kernel_tuning near = host_tuning(), far = host_tuning();
   near.prefetch_level = 1;
   far.prefetch_level = 2;
   for (const index_t bytes : {4, 64, 65, 256, 257, 512}) {
     const only_rows<detail::rows_by_number> with_near{{nullptr, 0}, &near}, with_far{{nullptr, 0}, &far};
-    CHECK(lines_of_row::of(with_near, 0, bytes).first_level == (bytes <= 256));
+    CHECK(lines_of_row::of(with_near, 0, bytes).first_level);
     CHECK_FALSE(lines_of_row::of(with_far, 0, bytes).first_level);
   }
 }

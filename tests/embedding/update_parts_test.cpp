@@ -244,7 +244,7 @@ TEST_CASE("update: the comparison above finds a part that is left out") {
     groups.add(resolved, matrix_view<const float>(values.data(), 300, width), part);
     groups.group(alone);
     CHECK(groups.groups().groups().size() == sizes.positions);
-    detail::step_groups(alone, groups.groups(), groups.pass(), table.view().format(), 0.0F,
+    detail::step_groups(alone, groups.groups(), groups.pass(), table.view(), 0.0F,
                         rowwise_adagrad{.learning_rate = 0.1F}, rounding::nearest);
   }
   CHECK(positions == static_cast<index_t>(batch.ids.size()));

@@ -32,8 +32,8 @@ struct kernel_tuning {
   index_t least_rows_ahead = 8;  ///< for rows of many lines
   index_t most_rows_ahead = 32;  ///< for rows of few: a first-level TLB holds 64 pages
   index_t update_lines_ahead = 256;
-  /// The cache that summed rows of up to 256 bytes are fetched into: 1 the first level, 2 the second, where
-  /// the first accepts few misses at a time.
+  /// The cache that rows of more than a line are fetched into: 1 the first level, 2 the second, where the
+  /// first accepts few misses at a time.
   index_t prefetch_level = 2;
 
   // Caches.
@@ -88,17 +88,18 @@ constexpr kernel_tuning tuning_for(index_t second_level, index_t third_level) no
   return made;
 }
 
-/// 1 where sums of such rows were measured to be faster out of the first level: AMD's family 26, Zen 5.
-inline index_t default_prefetch_level() noexcept {
+/// AMD's family 26, Zen 5: sums were measured to be faster out of the first level there, and its first-level
+/// TLB holds 96 pages.
+inline bool is_zen_5() noexcept {
 #if DEEPREC_X86
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned authentic_amd = 0x68747541;  // "Auth"
-  if (__get_cpuid(0, &a, &b, &c, &d) == 0 || b != authentic_amd) return 2;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return 2;
+  if (__get_cpuid(0, &a, &b, &c, &d) == 0 || b != authentic_amd) return false;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return false;
   const unsigned family = ((a >> 8) & 15U) + ((a >> 20) & 255U);
-  return family >= 26 ? 1 : 2;
+  return family >= 26;
 #else
-  return 2;
+  return false;
 #endif
 }
 
@@ -141,7 +142,11 @@ inline std::string_view apply_tuning(kernel_tuning& to, std::string_view text) n
 inline const kernel_tuning& host_tuning() noexcept {
   static const kernel_tuning chosen = [] {
     kernel_tuning made = detail::tuning_for(detail::cache_bytes(2), detail::cache_bytes(3));
-    made.prefetch_level = detail::default_prefetch_level();
+    if (detail::is_zen_5()) {
+      made.prefetch_level = 1;
+      made.lines_ahead = 192;
+      made.most_rows_ahead = 64;
+    }
     if (const char* const wanted = std::getenv("DEEPREC_TUNING")) detail::apply_tuning(made, wanted);
     return made;
   }();

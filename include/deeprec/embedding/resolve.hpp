@@ -118,7 +118,8 @@ inline constexpr bool is_resolved<resolved_rows<Source, Bags, Pooling>> = true;
 /// @shape   source of rows of width D · bags {offsets (B+1), ids (N), weights (N) or none}
 /// @dtype   ids of 32 or 64 bits, or a class with id_value(id) (concept BagId)
 /// @space   host
-/// @pre     with find_or_insert the caller holds no guard of the source, as other resolved rows do
+/// @pre     with find_or_insert the caller holds no guard of the source, as other resolved rows do, unless
+///          its rows never move (StableGrowingRowSource)
 /// @post    the result keeps the source's guard, where it has one: rows don't move until it is destroyed.
 ///          On an error, keys that find_or_insert has inserted stay in the source
 /// @cost    reads each id once, and once more to count those that skip(counter) leaves out. Direct tables: no
@@ -126,7 +127,7 @@ inline constexpr bool is_resolved<resolved_rows<Source, Bags, Pooling>> = true;
 ///          inserted
 /// @threads reentrant; with find_or_insert as the source's insert()
 /// @error   as lookup; with find, a key that the source does not hold and that has no default row is
-///          id_out_of_range where ids are checked; the status of insert(); out_of_memory
+///          id_out_of_range where ids are checked; the status of find() and of insert(); out_of_memory
 /// @example @snippet tests/embedding/resolve_test.cpp resolve
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Mode = keys::find_t,
           class = detail::unit>
@@ -135,7 +136,7 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class M
   static_assert(std::is_same_v<Mode, keys::find_t> || std::is_same_v<Mode, keys::find_or_insert_t>,
                 "deeprec::resolve: unknown mode. Fix: keys::find or keys::find_or_insert.");
   constexpr bool admits = std::is_same_v<Mode, keys::find_or_insert_t>;
-  static_assert(!admits || GrowingRowSource<Source, typename Bags::id_type>,
+  static_assert(!admits || AdmittingRowSource<Source, typename Bags::id_type>,
                 "deeprec::resolve: this row source admits no keys. Fix: keys::find, or give it "
                 "insert(keys, n) (concept GrowingRowSource in embedding/tables/row_source.hpp).");
   const auto ctx = detail::as_context(context_or_executor);

@@ -54,19 +54,19 @@ class named_rows {
   /// For name_rows.
   named_rows(std::string name, const Source& source, std::pmr::memory_resource* memory)
       : name_(std::move(name)), source_(source), keys_(memory), addresses_(memory) {}
-  void list() {
+  status list() {
     take_guard();
     const auto count = static_cast<std::size_t>(source_.size());
     keys_.reserve(count);
     source_.for_each_row([&](Key key, const std::byte*) { keys_.push_back(key); });
     std::sort(keys_.begin(), keys_.end());
-    locate();
+    return locate();
   }
   status insert(std::pmr::vector<Key> keys) {
     keys_ = std::move(keys);
     if (const status s = source_.insert(keys_.data(), static_cast<index_t>(keys_.size())); !s) return s;
     take_guard();
-    locate();
+    if (const status s = locate(); !s) return s;
     const auto absent = std::find(addresses_.begin(), addresses_.end(), nullptr);
     if (absent == addresses_.end()) return {};
     const auto k = static_cast<std::size_t>(absent - addresses_.begin());
@@ -79,12 +79,18 @@ class named_rows {
   void take_guard() {
     if constexpr (GuardedRowSource<Source>) guard_.emplace(source_.guard());
   }
-  void locate() {
+  status locate() {
     addresses_.resize(keys_.size());
     std::vector<const std::byte*, std::pmr::polymorphic_allocator<const std::byte*>> found(
         keys_.size(), addresses_.get_allocator().resource());
-    source_.find(keys_.data(), static_cast<index_t>(keys_.size()), found.data());
+    const auto count = static_cast<index_t>(keys_.size());
+    if constexpr (std::is_void_v<decltype(source_.find(keys_.data(), count, found.data()))>) {
+      source_.find(keys_.data(), count, found.data());
+    } else {
+      if (const status s = source_.find(keys_.data(), count, found.data()); !s) return s;
+    }
     for (std::size_t k = 0; k < keys_.size(); ++k) addresses_[k] = const_cast<byte_type*>(found[k]);
+    return {};
   }
   [[nodiscard]] basic_named_table<byte_type> rows_table() const {
     const auto& format = source_.format();
@@ -114,12 +120,12 @@ class named_rows {
 /// @space   host
 /// @cost    O(R log R); 24 bytes a row from `memory`
 /// @threads as named_rows
-/// @error   throws std::bad_alloc
+/// @error   throws std::bad_alloc, and an error with the status of find()
 template <class Key, EnumerableRowSource<Key> Source>
 named_rows<Key, Source> name_rows(std::string name, const Source& source,
                                   std::pmr::memory_resource* memory = std::pmr::get_default_resource()) {
   named_rows<Key, Source> rows(std::move(name), source, memory);
-  rows.list();
+  result<void>(rows.list()).or_throw();
   return rows;
 }
 

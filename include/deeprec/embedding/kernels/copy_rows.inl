@@ -128,8 +128,20 @@ DEEPREC_APART void put_empty(const Args& args, index_t first, index_t count, Out
   copy_row<Element>(args, first, count, args.default_row, factor, out);
 }
 
+// Prefetches the row that is `ahead` after row k. Several: of an array of more than one line, each line by an
+// instruction of its own. In a loop apart: that of rows of one line would grow by it.
+template <bool Several, class Element>
+DEEPREC_INLINE void prefetch_copy_after(const located_run& run, index_t k,
+                                        const row_columns<Element>& columns) {
+  if constexpr (Several) {
+    if (k < run.fetched) columns.codec.lines.template prefetch_several<8>(run.rows.row(k + run.ahead));
+  } else {
+    prefetch_after(run, k, columns);
+  }
+}
+
 // gather_run, `plain` where every row is present and copied as it is.
-template <bool Plain, class Element, class Args>
+template <bool Plain, bool Several, class Element, class Args>
 DEEPREC_INLINE index_t gather_rows(const Args& args, const row_columns<Element>& of, const located_run& given,
                                    index_t first, index_t end) {
   const located_run run = given;
@@ -143,7 +155,7 @@ DEEPREC_INLINE index_t gather_rows(const Args& args, const row_columns<Element>&
   index_t used = run.count;
   for (index_t k = 0; k < run.count; ++k, out += stride) {
     if constexpr (Plain) {
-      prefetch_after(run, k, columns);
+      prefetch_copy_after<Several>(run, k, columns);
     } else {
       prefetch_present_after(run, k, columns);
     }
@@ -165,6 +177,14 @@ DEEPREC_INLINE index_t gather_rows(const Args& args, const row_columns<Element>&
   return used;
 }
 
+// gather_rows of plain rows of more than one line, apart from the other loops and by value: see
+// sum_whole_bags.
+template <class Element, class Args>
+DEEPREC_APART index_t gather_several(const Args& args, const row_columns<Element> of, const located_run run,
+                                     index_t first, index_t end) {
+  return gather_rows<true, true>(args, of, run, first, end);
+}
+
 // A run of rows, each to a row of out from row `first` on, of which rows are written up to row `end`. Returns
 // the number of rows.
 template <class Element, class Args>
@@ -172,8 +192,11 @@ DEEPREC_INLINE index_t gather_run(const Args& args, const row_columns<Element>& 
                                   const located_run& run, index_t first, index_t end) {
   const bool plain =
       !run.filters && run.factors == nullptr && args.stored == ::deeprec::detail::when_stored::overwrite;
-  return plain ? gather_rows<true>(args, columns, run, first, end)
-               : gather_rows<false>(args, columns, run, first, end);
+  if constexpr (requires { columns.codec.lines; } && !row_codec<Element>::scaled) {
+    if (plain && columns.codec.bytes() > 64) return gather_several(args, columns, run, first, end);
+  }
+  return plain ? gather_rows<true, false>(args, columns, run, first, end)
+               : gather_rows<false, false>(args, columns, run, first, end);
 }
 
 // The rows of the positions [begin, end).
@@ -184,6 +207,7 @@ DEEPREC_APART index_t gather_positions(const Args& args, index_t begin, index_t 
   located_run run{};
   row_window window;
   const bool in_place = find_run(args, columns, begin, end, run);
+  if (fetches) fetch_within(run, end - begin);
   if (fetches && run.ahead > 0) fetch_rows(args, columns, run.ahead, begin);
   if (!in_place) window.open(run.ahead, begin, end, args.end_position);
   index_t used = 0;

@@ -201,6 +201,15 @@ class pool_job {
   }
   /// The time of all units, about.
   [[nodiscard]] double ns(const kernel_tuning& tuning) const noexcept { return rows_.ns_of_rows(tuning); }
+  /// Units of a piece of work, which takes about `ns` in all. Nothing hides the first fetches of a piece: it
+  /// has many rows, but each thread has some pieces.
+  [[nodiscard]] index_t grain(const kernel_tuning& tuning, int threads, double ns) const noexcept {
+    constexpr index_t rows = 1024, pieces_of_thread = 4;
+    const index_t wanted = grain_for(tuning, units(), ns);
+    if (wanted >= units() || threads < 2) return wanted;
+    const index_t large = capped_product(units(), rows) / (std::max)(rows_.positions(), index_t{1});
+    return (std::max)(wanted, (std::min)(large, units() / (pieces_of_thread * threads)));
+  }
   /// Prefetches the first rows of the units from `begin` on.
   void fetch(index_t begin) const noexcept {
     fetch_(args_, copies_ ? rows_.bags().first_position() + begin : args_.ranges.begin(begin));

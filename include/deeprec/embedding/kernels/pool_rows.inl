@@ -184,6 +184,97 @@ DEEPREC_INLINE void add_weights(::deeprec::detail::pool_counts& counts, const lo
   for (index_t k = begin; k < end; ++k) counts.add(static_cast<double>(run.factors[k]));
 }
 
+// The sums of the bags [begin, end) of rows that are all present, in a panel of exactly W vectors whose lines
+// are the same in every row; returns the number of ids used. One loop over bags and rows, which knows all
+// sizes: what a bag costs beside its rows is most of what short bags cost more than long ones. By value: the
+// caller keeps what it does not give the address of in registers.
+template <int Locality, class Element, int W, class Args, std::size_t... V>
+DEEPREC_APART index_t sum_whole_bags(const Args& args, const row_columns<Element> of, const located_run given,
+                                     index_t begin, index_t end, const bag_place place,
+                                     std::index_sequence<V...> vectors) {
+  using panel_type = panel<Element, W, false>;
+  constexpr index_t count = index_t{W} * lanes;
+  constexpr auto lines_of_panel = static_cast<std::size_t>(count * index_t{sizeof(Element)} + 63) / 64;
+  constexpr std::make_index_sequence<lines_of_panel> lines{};
+  const panel_type columns{{of.first, count, of.codec}};
+  stored_numbers rows = given.rows;
+  rows.base += static_cast<std::uintptr_t>(of.codec.lines.begin);
+  const index_t ahead = given.ahead, fetched = given.fetched, stride = args.out_stride;
+  const float* const factors = given.factors;
+  const bool divides = place.divides;
+  const ::deeprec::detail::bag_ranges ranges = args.ranges;  // no store changes it
+  const index_t first = ranges.begin(begin);
+  auto* out = args.out + begin * stride;
+  index_t k = 0, used = 0;
+  for (index_t bag = begin; bag < end; ++bag, out += stride) {
+    const index_t from = k, stop = ranges.end(bag) - first;
+    if (stop - from > ::deeprec::detail::chunk_positions) {  // the caller cuts it into chunks
+      k = stop;
+      continue;
+    }
+    if (stop == from) {
+      put_empty<Element>(args, of.first, count, out + of.first);
+      continue;
+    }
+    columns.prefetch_out(out);
+    vector_f32 total[] = {(static_cast<void>(V), zero())...};
+    const index_t fetching = stop < fetched ? stop : fetched;
+    if (factors == nullptr) {
+      for (; k < fetching; ++k) {
+        prefetch_whole<Locality>(part_of(rows.row(k + ahead), 0), lines);
+        add_values(columns, part_of(rows.row(k), 0), add_once{}, total, vectors);
+      }
+      for (; k < stop; ++k) add_values(columns, part_of(rows.row(k), 0), add_once{}, total, vectors);
+    } else {
+      for (; k < fetching; ++k) {
+        prefetch_whole<Locality>(part_of(rows.row(k + ahead), 0), lines);
+        add_values(columns, part_of(rows.row(k), 0), add_times{splat(factors[k])}, total, vectors);
+      }
+      for (; k < stop; ++k) {
+        add_values(columns, part_of(rows.row(k), 0), add_times{splat(factors[k])}, total, vectors);
+      }
+    }
+    end_sums<panel_type>(0.0F, total, vectors);
+    if (divides) {
+      const vector_f32 by = splat(place.divisor(stop - from));
+      ((total[V] = total[V] / by), ...);
+    }
+    (columns.store_columns(out, V, total[V]), ...);
+    used += stop - from;
+  }
+  return used;
+}
+
+// The same, where the panel is one of those; false: it is not.
+template <class Element, class Args>
+DEEPREC_INLINE bool sum_if_whole(const Args& args, const row_columns<Element>& columns,
+                                 const located_run& run, index_t begin, index_t end, const bag_place& place,
+                                 index_t& used) {
+  if constexpr (requires { columns.codec.lines; } && !row_codec<Element>::scaled) {
+    const auto& lines = columns.codec.lines;
+    const index_t vectors = columns.columns / lanes;
+    if (vectors * lanes != columns.columns || lines.whole == 0) return false;
+    const auto sum = [&](auto w) {
+      constexpr int width = decltype(w)::value;
+      constexpr std::make_index_sequence<static_cast<std::size_t>(width)> all{};
+      // A single line was not faster out of the first level.
+      used = lines.first_level && lines.whole > 1
+                 ? sum_whole_bags<3, Element, width>(args, columns, run, begin, end, place, all)
+                 : sum_whole_bags<2, Element, width>(args, columns, run, begin, end, place, all);
+      return true;
+    };
+    if (vectors == 1) return sum(std::integral_constant<int, 1>{});
+    if constexpr (!is_fallback) {
+      if (vectors == 2) return sum(std::integral_constant<int, 2>{});
+    }
+    if (vectors == 4) return sum(std::integral_constant<int, 4>{});
+    if constexpr (!is_fallback) {
+      if (vectors == 8) return sum(std::integral_constant<int, 8>{});
+    }
+  }
+  return false;
+}
+
 // The bags [begin, end), in panels; returns the number of ids used.
 template <::deeprec::detail::fold Fold, class Element, class Args>
 DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end, bool fetches) {
@@ -209,10 +300,19 @@ DEEPREC_INLINE index_t pool_panels(const Args& args, index_t begin, index_t end,
     const bool stored = find_run<Element>(args, columns, begin_position, end_position, run);
     window.open(run.ahead, begin_position, end_position, args.end_position);
     if (stored && !args.filters) window.ready = end_position;
+    if (fetches) fetch_within(run, end_position - begin_position);
     if (fetches && first == 0 && run.ahead > 0) {
       fetch_rows(args, columns_of<Element>(args, first, count), run.ahead, begin_position);
     }
     index_t used_all = 0;
+    if constexpr (Fold == ::deeprec::detail::fold::add) {
+      if (stored && !args.filters && overwrites && !place.by_weights &&
+          sum_if_whole(args, columns, run, begin, end, place, used_all)) {
+        if (first == 0) used_first = used_all;
+        first += count;
+        continue;
+      }
+    }
     for (index_t bag = begin; bag < end; ++bag) {
       index_t position = last;
       last = args.ranges.end(bag);

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <memory_resource>
 #include <optional>
 #include <span>
@@ -25,6 +26,7 @@
 
 #include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
 #include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/space.hpp>
@@ -32,6 +34,7 @@
 #include <deeprec/embedding/kernels/lookup_kernels.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
+#include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -72,7 +75,7 @@ index_t bag_of_position(const Ranges& ranges, index_t bags, index_t position) no
 }
 
 /// Positions per piece of a check.
-inline constexpr index_t check_positions_at_once = index_t{1} << 16;
+inline constexpr index_t check_positions_at_once = index_t{1} << 14;
 
 /// The time of an examination, about: a check reads the ids; a source other than a table is searched for
 /// each.
@@ -99,6 +102,10 @@ class resolution {
   using id_type = typename Bags::id_type;
   static constexpr bool is_direct = DirectRowSource<Source>;
   static constexpr bool is_keyed = KeyedRowSource<Source, id_type>;
+  static constexpr bool find_may_fail = requires(const Source& source, const id_type* ids) {
+    { source.find(ids, index_t{}, static_cast<const std::byte**>(nullptr)) } -> std::convertible_to<status>;
+  };
+  static constexpr bool keeps_guard = StableGrowingRowSource<Source, id_type>;
   static_assert(
       is_direct || is_keyed || ResolvingRowSource<Source, id_type>,
       "deeprec::lookup: not a row source. Fix: give it data(), or resolve(ids, n, addresses), or "
@@ -133,6 +140,7 @@ class resolution {
     positions_ = bags_.end_position() - bags_.first_position();
     admits_ = admits;
     if constexpr (is_keyed) {
+      if constexpr (find_may_fail) not_found_ = std::make_shared<fault_report>();
       take_guard();
       return {};
     } else {
@@ -151,7 +159,10 @@ class resolution {
   /// Examines the positions [begin, end) of positions().
   void examine(isa which, index_t begin, index_t end, first_position& bad) {
     if constexpr (is_keyed) {
-      source_.find(bags_.ids() + first() + begin, end - begin, addresses_ + begin);
+      if (const status s = find(bags_.ids() + first() + begin, end - begin, addresses_ + begin); !s) {
+        if constexpr (find_may_fail) not_found_->add(begin, s);
+        return bad.see(first() + begin);
+      }
       if (!admits_) judge(begin, end, bad);
     } else {
       if constexpr (checks) {
@@ -166,8 +177,14 @@ class resolution {
     }
   }
 
+  /// Of the first find() that failed in examine(): addresses are missing then.
+  [[nodiscard]] status found() const {
+    if constexpr (find_may_fail) return not_found_->first();
+    return {};
+  }
   /// The fault at the position that examine() saw first; ok where it saw none.
   [[nodiscard]] status fault(const first_position& bad) const {
+    if (const status s = found(); !s) return s;
     const index_t position = bad.value();
     if (position == first_position::none) [[likely]]
       return {};
@@ -192,6 +209,12 @@ class resolution {
       if (addresses_[k] == nullptr && !is_left_out(first() + k)) absent.push_back(bags_.ids()[first() + k]);
     }
   }
+  /// The rows of those keys, as the source admitted them.
+  void place_admitted(const std::byte* const* rows) noexcept {
+    for (index_t k = 0; k < positions_; ++k) {
+      if (addresses_[k] == nullptr && !is_left_out(first() + k)) addresses_[k] = *rows++;
+    }
+  }
   void take_guard() {
     if constexpr (GuardedRowSource<Source>) guard_.emplace(source_.guard());
   }
@@ -212,7 +235,7 @@ class resolution {
       } else {
         const auto id = static_cast<id_type>(number);
         if constexpr (is_keyed) {
-          source_.find(&id, 1, &default_row_);
+          if (const status s = find(&id, 1, &default_row_); !s) return s;
           if (default_row_ == nullptr) {
             return {
                 errc::id_out_of_range, "pooling: default_row must be a row of the table", {.value = number}};
@@ -277,6 +300,14 @@ class resolution {
 
  private:
   [[nodiscard]] index_t first() const noexcept { return bags_.first_position(); }
+  status find(const id_type* keys, index_t n, const std::byte** addresses) const {
+    if constexpr (find_may_fail) {
+      return source_.find(keys, n, addresses);
+    } else {
+      source_.find(keys, n, addresses);
+      return {};
+    }
+  }
   [[nodiscard]] const float* pruned_by() const noexcept {
     return prunes_weights<Pooling> ? bags_.weights() : nullptr;
   }
@@ -342,6 +373,8 @@ class resolution {
   const std::byte** addresses_ = nullptr;
   const std::byte* default_row_ = nullptr;
   [[no_unique_address]] std::optional<typename guard_of<Source>::type> guard_;
+  struct nothing {};
+  [[no_unique_address]] std::conditional_t<find_may_fail, std::shared_ptr<fault_report>, nothing> not_found_;
 };
 
 template <class Context, class Resolution>
@@ -356,7 +389,21 @@ template <class Context, class Resolution>
 status admit_absent(const Context& ctx, Resolution& rows, first_position& bad) {
   using source_type = typename Resolution::source_type;
   using id_type = typename Resolution::id_type;
-  if constexpr (GrowingRowSource<source_type, id_type>) {
+  if constexpr (StableGrowingRowSource<source_type, id_type>) {
+    std::pmr::vector<id_type> absent(ctx.memory);
+    rows.list_absent(absent);
+    if (!absent.empty()) {
+      std::pmr::vector<const std::byte*> places(absent.size(), ctx.memory);
+      executor_ref executor(*ctx.executor);
+      const context<executor_ref> erased(executor, static_cast<const environment&>(ctx));
+      if (const status s =
+              rows.source().insert(erased, absent.data(), static_cast<index_t>(absent.size()), places.data());
+          !s) {
+        return s;
+      }
+      rows.place_admitted(places.data());
+    }
+  } else if constexpr (GrowingRowSource<source_type, id_type>) {
     std::pmr::vector<id_type> absent(ctx.memory);
     rows.list_absent(absent);
     if (!absent.empty()) {
@@ -380,6 +427,7 @@ DEEPREC_INLINE status resolve_opened(const Context& ctx, Resolution& rows) {
   if constexpr (Resolution::examines) {
     first_position bad;
     examine_all(ctx, rows, bad);
+    if (const status s = rows.found(); !s) return s;
     if (rows.admits()) {
       if (const status s = admit_absent(ctx, rows, bad); !s) return s;
     }

@@ -25,6 +25,12 @@ struct prefetch_line {
   DEEPREC_INLINE void operator()(const std::byte* line) const { __builtin_prefetch(line, 0, Locality); }
 };
 
+// Prefetches lines by an instruction for each.
+template <int Locality, std::size_t... L>
+DEEPREC_INLINE void prefetch_whole(const std::byte* from, std::index_sequence<L...>) {
+  (__builtin_prefetch(from + 64 * L, 0, Locality), ...);
+}
+
 // The lines of a range of bytes that has the same place in every row.
 struct row_lines {
   index_t begin;  // from the row's address
@@ -33,9 +39,8 @@ struct row_lines {
   // address has one of these bits: none where the alignment of all rows rules such ranges out; 63 where it is
   // not known; else all, since no predictor learns a branch that depends on the address of a random row.
   std::uintptr_t bits;
-  bool first_level;  // kernel_tuning::prefetch_level is 1, and the range is not long
-  // Longer rows were not faster out of the first level (docs/adr/0011-prefetch-distance.md).
-  static constexpr index_t first_level_bytes = 256;
+  bool first_level;  // kernel_tuning::prefetch_level is 1
+  index_t whole;     // the lines of the range where no row has one more; 0: some may
 
   template <class Args>
   DEEPREC_INLINE static row_lines of(const Args& args, index_t begin, index_t end) {
@@ -48,7 +53,7 @@ struct row_lines {
             !may_cross  ? 0
             : step == 1 ? 63
                         : ~std::uintptr_t{0},
-            args.tuning->prefetch_level == 1 && bytes <= first_level_bytes};
+            args.tuning->prefetch_level == 1, may_cross ? 0 : (bytes + 63) / 64};
   }
   // Calls use(address) for an address in each line.
   template <class Use>
@@ -60,6 +65,15 @@ struct row_lines {
     for (index_t line = 192; line < bytes; line += 64) use(from + line);
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) use(from + bytes - 1);
   }
+  // The same by an instruction for each line, of at most sizeof...(L) lines and at least Least. One that
+  // moves along a row teaches a prefetcher for fixed strides to fetch the lines behind the row
+  // (docs/adr/0011-prefetch-distance.md).
+  template <index_t Least, class Use, std::size_t... L>
+  DEEPREC_INLINE void each_of(const std::byte* row, const Use& use, std::index_sequence<L...>) const {
+    const std::byte* const from = part_of(row, begin);  // one address, not one for each line
+    ((index_t{L} < Least || index_t{64 * L} < bytes ? use(from + 64 * L) : void()), ...);
+    if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) use(from + bytes - 1);
+  }
   DEEPREC_INLINE void prefetch(const std::byte* row) const { each(row, prefetch_line<2>{}); }
   // A range of one line at most, or two halves.
   DEEPREC_INLINE void prefetch_one(const std::byte* row) const {
@@ -67,9 +81,20 @@ struct row_lines {
     __builtin_prefetch(from, 0, 2);
     if ((reinterpret_cast<std::uintptr_t>(from) & bits) != 0) __builtin_prefetch(from + bytes - 1, 0, 2);
   }
-  // Of rows that are summed: short ones go into the cache that the tuning names.
-  DEEPREC_INLINE void prefetch_summed(const std::byte* row) const {
-    first_level ? each(row, prefetch_line<3>{}) : each(row, prefetch_line<2>{});
+  // Of Least to Most lines, into the cache that the tuning names.
+  template <index_t Least, index_t Most>
+  DEEPREC_INLINE void prefetch_lines(const std::byte* row) const {
+    constexpr std::make_index_sequence<static_cast<std::size_t>(Most)> lines{};
+    first_level ? each_of<Least>(row, prefetch_line<3>{}, lines)
+                : each_of<Least>(row, prefetch_line<2>{}, lines);
+  }
+  // Of at least two lines: the first Most by an instruction for each.
+  template <index_t Most>
+  DEEPREC_INLINE void prefetch_several(const std::byte* row) const {
+    constexpr std::make_index_sequence<static_cast<std::size_t>(Most)> lines{};
+    if (whole == Most && first_level) return prefetch_whole<3>(part_of(row, begin), lines);
+    prefetch_lines<2, Most>(row);
+    for (index_t line = 64 * Most; line < bytes; line += 64) __builtin_prefetch(row + begin + line, 0, 2);
   }
 };
 

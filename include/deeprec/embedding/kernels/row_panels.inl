@@ -51,7 +51,10 @@ struct row_columns {
     const index_t most = tuning.most_rows_ahead;
     const index_t bounded = ahead < most ? ahead : most;
     const index_t least = tuning.least_rows_ahead;
-    const index_t chosen = bounded > least ? bounded : least;
+    const index_t wanted = bounded > least ? bounded : least;
+    // A window holds the rows ahead too, and locates them twice.
+    const bool located = args.filters || args.max_norm > 0;
+    const index_t chosen = located && wanted > row_window::most_located ? row_window::most_located : wanted;
     return chosen < row_window::most_ahead ? chosen : row_window::most_ahead;
   }
 };
@@ -91,13 +94,16 @@ struct panel : row_columns<Element> {
     return codec_type::unit == 1 ? n : (n + codec_type::unit - 1) / codec_type::unit * codec_type::unit;
   }
   DEEPREC_INLINE void prefetch(const std::byte* row) const {
-    constexpr std::size_t bytes = vectors * static_cast<std::size_t>(lanes) * sizeof(Element);
+    constexpr index_t bytes_of_vector = lanes * index_t{sizeof(Element)};
+    constexpr index_t bytes = W * bytes_of_vector;
+    // More than those of one vector less than the fewest.
+    constexpr index_t least = (static_cast<index_t>(fewest) - 1) * bytes_of_vector + 1;
     if constexpr (!requires { codec.lines; } || scaled) {
       codec.prefetch(row);
     } else if constexpr (bytes <= 64) {
       codec.lines.prefetch_one(row);
     } else {
-      codec.lines.prefetch_summed(row);
+      codec.lines.template prefetch_lines<(least + 63) / 64, (bytes + 63) / 64>(row);
     }
   }
   template <class Out>
@@ -173,6 +179,13 @@ DEEPREC_INLINE bool find_run(const Args& args, const row_columns<Element>& colum
   run.fetched = run.ahead == 0 ? 0 : args.end_position - run.ahead - begin;
   run.filters = args.filters;
   return true;
+}
+
+// Leaves the rows behind the first `count` to the piece that reads them, which is likely another thread's and
+// fetches its first rows itself.
+DEEPREC_INLINE void fetch_within(located_run& run, index_t count) {
+  const index_t own = run.ahead == 0 ? 0 : count - run.ahead;
+  if (own < run.fetched) run.fetched = own;
 }
 
 // True when one of the first `count` rows is absent.

@@ -72,6 +72,7 @@ struct located_run {
 struct row_window {
   static constexpr index_t room = 256;
   static constexpr index_t most_ahead = room / 2;
+  static constexpr index_t most_located = room / 8;  // ahead, of rows that are filtered or clipped
 
   index_t ahead;  // prefetch distance in rows; 0: none is prefetched
   index_t stop;   // no position from here on is read

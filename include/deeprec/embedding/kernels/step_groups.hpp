@@ -17,6 +17,7 @@
 #include <deeprec/embedding/kernels/pool_job.hpp>
 #include <deeprec/embedding/kernels/update_kernels.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/simd/dispatch.hpp>
 
@@ -27,15 +28,42 @@ inline constexpr bool has_trainable_rows =
     std::is_same_v<typename Format::element, float> || std::is_same_v<typename Format::element, f16> ||
     std::is_same_v<typename Format::element, bf16> || std::is_same_v<typename Format::element, split_float>;
 
+/// Tells a source which rows of the groups [begin, end) are stepped next: those for which takes(positions).
+template <RowSource Source, class Takes>
+void observe_step([[maybe_unused]] const Source& source, [[maybe_unused]] const batch_groups& grouped,
+                  [[maybe_unused]] index_t begin, [[maybe_unused]] index_t end,
+                  [[maybe_unused]] const Takes& takes) {
+  if constexpr (ObservedRowSource<Source>) {
+    constexpr index_t most = 128;
+    std::byte* rows[most];
+    index_t occurrences[most];
+    const index_t* const starts = grouped.groups().starts();
+    const group_rows row_of = grouped.rows();
+    index_t n = 0;
+    for (index_t group = begin; group < end; ++group) {
+      const index_t positions = starts[group + 1] - starts[group];
+      if (!takes(positions)) continue;
+      rows[n] = row_of.address(group);
+      occurrences[n] = positions;
+      if (++n < most) continue;
+      source.before_step(rows, occurrences, n);
+      n = 0;
+    }
+    if (n > 0) source.before_step(rows, occurrences, n);
+  }
+}
+
 /// Steps the rows of groups of up to chunk_positions positions. max_norm: the norm that lookups scaled rows
 /// down to; 0: none. No allocation.
-template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
+template <class Context, RowSource Source, class Optimizer, class Rounding, class = detail::unit>
 void step_short_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
-                       const Format& format, float max_norm, const Optimizer& optimizer, Rounding rounding) {
-  using element = typename Format::element;
+                       const Source& source, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+  using format_type = typename Source::format_type;
+  using element = typename format_type::element;
+  const format_type format = source.format();
   const row_groups& groups = grouped.groups();
   if (groups.groups() == 0 || format.width() == 0) return;
-  const update_args<Format> args{grouped.rows(), pass.gradients(), pass.pooled(), max_norm, format};
+  const update_args<format_type> args{grouped.rows(), pass.gradients(), pass.pooled(), max_norm, format};
   const auto rows = prepare(optimizer);
   // A row is read and written; the gradients of its positions are read.
   const kernel_tuning& tuning = *ctx.tuning;
@@ -46,6 +74,7 @@ void step_short_groups(const Context& ctx, const batch_groups& grouped, const ba
   const index_t large = std::clamp(groups.groups() / 64, index_t{64}, index_t{1024});
   const index_t grain = (std::max)(grain_for(tuning, groups.groups(), ns), large);
   run_bulk(ctx, {groups.groups(), grain, ns}, [&](index_t begin, index_t end, int worker) {
+    observe_step(source, grouped, begin, end, [](index_t positions) { return positions <= chunk_positions; });
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
       update_rows<element, Optimizer>(region, rows, rounding, args, begin, end, pass.sums_of(worker));
     });
@@ -53,17 +82,20 @@ void step_short_groups(const Context& ctx, const batch_groups& grouped, const ba
 }
 
 /// The same, of groups of more positions.
-template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
+template <class Context, RowSource Source, class Optimizer, class Rounding, class = detail::unit>
 void step_long_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
-                      const Format& format, float max_norm, const Optimizer& optimizer, Rounding rounding) {
-  using element = typename Format::element;
+                      const Source& source, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+  using format_type = typename Source::format_type;
+  using element = typename format_type::element;
+  const format_type format = source.format();
   const row_groups& groups = grouped.groups();
   if (groups.size() <= chunk_positions || format.width() == 0) return;
-  const update_args<Format> args{grouped.rows(), pass.gradients(), pass.pooled(), max_norm, format};
+  const update_args<format_type> args{grouped.rows(), pass.gradients(), pass.pooled(), max_norm, format};
   const auto rows = prepare(optimizer);
   for (index_t group = groups.first_repeated(); group < groups.groups(); ++group) {
     const index_t* const starts = groups.starts() + group;
     if (starts[1] - starts[0] <= chunk_positions) continue;
+    observe_step(source, grouped, group, group + 1, [](index_t) { return true; });
     gradient_args pooled = args.gradient;
     pooled.ranges = detail::offset_ranges<index_t>{starts, -1, -1};
     pooled.out = pass.sums_of(0);
@@ -75,11 +107,11 @@ void step_long_groups(const Context& ctx, const batch_groups& grouped, const bac
 }
 
 /// Both.
-template <class Context, class Format, class Optimizer, class Rounding, class = detail::unit>
+template <class Context, RowSource Source, class Optimizer, class Rounding, class = detail::unit>
 void step_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
-                 const Format& format, float max_norm, const Optimizer& optimizer, Rounding rounding) {
-  step_short_groups(ctx, grouped, pass, format, max_norm, optimizer, rounding);
-  step_long_groups(ctx, grouped, pass, format, max_norm, optimizer, rounding);
+                 const Source& source, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+  step_short_groups(ctx, grouped, pass, source, max_norm, optimizer, rounding);
+  step_long_groups(ctx, grouped, pass, source, max_norm, optimizer, rounding);
 }
 
 /// shape_mismatch where the rows of a format have no room for the state of an optimizer, unsupported where

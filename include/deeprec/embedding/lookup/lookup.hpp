@@ -206,7 +206,7 @@ DEEPREC_INLINE status lookup_on(host_backend, const Context& ctx, const lookup_o
   if (const status s = job.open(); !s) return s;
   job.plan(ctx, block);
   const double ns = job.ns(*ctx.tuning);
-  detail::run_bulk(ctx, {job.units(), detail::grain_for(*ctx.tuning, job.units(), ns), ns},
+  detail::run_bulk(ctx, {job.units(), job.grain(*ctx.tuning, detail::threads_at_once(*ctx.executor), ns), ns},
                    [&](index_t begin, index_t end, int) { job.pool(begin, end, true); });
   job.close(ctx);
   return {};

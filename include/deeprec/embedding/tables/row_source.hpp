@@ -9,6 +9,8 @@
 // A source is a view: it is copied, and owns no rows. Members that a keyed source may have:
 //
 //   insert(keys, n)      admits keys that it does not hold (GrowingRowSource)
+//   insert(ctx, keys, n, addresses)   the same, where rows never move (StableGrowingRowSource)
+//   before_step(rows, occurrences, n) what update calls before it steps rows (ObservedRowSource)
 //   default_row()        the row that is read for an absent key, and never trained
 //   identity()           an address: sources with the same one have the same rows (feature_group)
 //   guard()              an object during whose lifetime no row moves (GuardedRowSource)
@@ -22,10 +24,12 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/exec/executor_ref.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -58,8 +62,10 @@ concept ResolvingRowSource =
     };
 
 /// A source of rows with keys: find(keys, n, addresses) writes n row addresses, null for a key that it does
-/// not hold. Called from several threads at once. Every key is valid. Different keys must have different
-/// rows, apart from default_row(): update makes one step for each key, on several threads.
+/// not hold, and returns nothing, or a status where a row may be out of reach (a tier whose disk fails): the
+/// verb returns it, and nothing is inserted or trained. Called from several threads at once. Every key is
+/// valid. Different keys must have different rows, apart from default_row(): update makes one step for each
+/// key, on several threads.
 template <class S, class Key>
 concept KeyedRowSource = RowSource<S> && !BoundedRowSource<S> &&
                          requires(const S& source, const Key* keys, index_t n, const std::byte** addresses) {
@@ -72,6 +78,31 @@ template <class S, class Key>
 concept GrowingRowSource = KeyedRowSource<S, Key> && requires(const S& source, const Key* keys, index_t n) {
   { source.insert(keys, n) } -> std::convertible_to<status>;
 };
+
+/// A source whose rows never move: insert(ctx, keys, n, addresses) admits keys and writes the addresses of
+/// their rows, null for those it refuses. `keys` are those of all absent positions of a batch in order, so a
+/// key comes as often as the batch has it: admission by frequency counts them. Called by one thread, which
+/// may hold guards of the source; work inside is spread over ctx. It is preferred to insert(keys, n): nothing
+/// is found again.
+template <class S, class Key>
+concept StableGrowingRowSource =
+    KeyedRowSource<S, Key> && requires(const S& source, const context<executor_ref>& ctx, const Key* keys,
+                                       index_t n, const std::byte** addresses) {
+      { source.insert(ctx, keys, n, addresses) } -> std::convertible_to<status>;
+    };
+/// A source that admits keys, in one of the two ways.
+template <class S, class Key>
+concept AdmittingRowSource = GrowingRowSource<S, Key> || StableGrowingRowSource<S, Key>;
+
+/// A source that sees which rows are trained: before an update steps rows[i], it calls
+/// before_step(rows, occurrences, n), where occurrences[i] positions of the batch have that row. Each row of
+/// an update once, some hundred of them in a call, on the thread that steps them next; from several threads
+/// at once, noexcept. Lookups call nothing.
+template <class S>
+concept ObservedRowSource =
+    RowSource<S> && requires(const S& source, std::byte* const* rows, const index_t* occurrences, index_t n) {
+      { source.before_step(rows, occurrences, n) } noexcept;
+    };
 
 /// While an object that guard() returned exists, addresses stay valid. One thread may hold several of them.
 template <class S>

@@ -268,7 +268,6 @@ template <class Context, class Op, class Resolution, class = unit>
 void update_in_parts(const Context& ctx, const Op& op, const Resolution& rows, index_t parts,
                      scratch_block& scratch) {
   const backward_size size = op.size_on(ctx);
-  const auto& format = rows.source().format();
   parts_memory memory(scratch, groups_size(op.rows()), size.width, parts);
   const matrix_view<const float> gradient(op.gradient());
   run_bulk_in_parts(ctx, {parts, 1, op.ns(*ctx.tuning)}, [&](index_t begin, index_t end, int) {
@@ -281,13 +280,13 @@ void update_in_parts(const Context& ctx, const Op& op, const Resolution& rows, i
       part_groups& groups = memory.make(p, of_part);
       groups.add(rows, gradient, part);
       groups.group(alone);
-      step_short_groups(alone, groups.groups(), groups.pass(), format, max_norm_of(rows.pooling()),
+      step_short_groups(alone, groups.groups(), groups.pass(), rows.source(), max_norm_of(rows.pooling()),
                         op.optimizer(), op.rounding());
     }
   });
   if (size.positions <= chunk_positions) return;
   for (index_t p = 0; p < parts; ++p) {
-    step_long_groups(ctx, memory[p].groups(), memory[p].pass(), format, max_norm_of(rows.pooling()),
+    step_long_groups(ctx, memory[p].groups(), memory[p].pass(), rows.source(), max_norm_of(rows.pooling()),
                      op.optimizer(), op.rounding());
   }
 }
@@ -324,8 +323,8 @@ status update_on(host_backend, const Context& ctx, const update_op<Rows, Optimiz
   pass.add(ctx, rows, matrix_view<const float>(op.gradient()));
   pass.arrange(ctx, groups.groups());
   rows.count_skipped();
-  detail::step_groups(ctx, groups, pass, rows.source().format(), detail::max_norm_of(rows.pooling()),
-                      op.optimizer(), op.rounding());
+  detail::step_groups(ctx, groups, pass, rows.source(), detail::max_norm_of(rows.pooling()), op.optimizer(),
+                      op.rounding());
   return {};
 }
 

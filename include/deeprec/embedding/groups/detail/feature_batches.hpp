@@ -531,22 +531,28 @@ class feature_batches {
     bool any = false;
     for (std::size_t t = 0; t < batches_.size(); ++t) {
       if (!batches_[t].admits()) continue;
+      if (const status s = batches_[t].found(); !s) return s.in_table(static_cast<index_t>(t));
       admits = true;
       any = batches_[t].list_absent(memory_) || any;
     }
     if (!admits) return {};
+    const auto moves = [&](std::size_t t) { return any && !batches_[t].is_stable(); };
     if (any) {
-      for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].drop_guard();
       for (std::size_t t = 0; t < batches_.size(); ++t) {
-        if (const status s = batches_[t].insert_absent(); !s) return s.in_table(static_cast<index_t>(t));
+        if (moves(t)) batches_[t].drop_guard();
       }
-      for (std::size_t t = 0; t < batches_.size(); ++t) batches_[t].take_guard();
+      for (std::size_t t = 0; t < batches_.size(); ++t) {
+        if (const status s = batches_[t].insert_absent(ctx); !s) return s.in_table(static_cast<index_t>(t));
+      }
+      for (std::size_t t = 0; t < batches_.size(); ++t) {
+        if (moves(t)) batches_[t].take_guard();
+      }
     }
     for (std::size_t t = 0; t < batches_.size(); ++t) {
-      if (batches_[t].admits()) batches_[t].end_admission(any);
+      if (batches_[t].admits()) batches_[t].end_admission(moves(t));
     }
     // Rows of the sources that grew have moved.
-    if (any) examine(ctx, [&](std::size_t t) { return batches_[t].addresses() > 0; });
+    if (any) examine(ctx, [&](std::size_t t) { return batches_[t].addresses() > 0 && moves(t); });
     return {};
   }
 

@@ -103,10 +103,14 @@ class feature_batch {
   virtual void examine(isa which, index_t begin, index_t end) = 0;
   /// The parts of an admission: list_absent returns whether there are absent keys.
   virtual bool list_absent(std::pmr::memory_resource* memory) = 0;
+  /// Whether the rows of its source never move: it keeps its guard, and is not examined again.
+  [[nodiscard]] virtual bool is_stable() const noexcept = 0;
   virtual void drop_guard() noexcept = 0;
-  virtual status insert_absent() = 0;
+  virtual status insert_absent(const erased_context& ctx) = 0;
   virtual void take_guard() = 0;
   virtual void end_admission(bool examined_again) = 0;
+  /// Of the first find() that failed.
+  [[nodiscard]] virtual status found() const = 0;
   /// Whether finish() has work.
   [[nodiscard]] bool has_finish() const noexcept { return fills_ || bad_.value() != first_position::none; }
   /// The fault of the smallest position, or of the default row.
@@ -144,7 +148,7 @@ class feature_batch_of final : public feature_batch<Out> {
   feature_batch_of(const Source& source, const Bags& bags, const Pooling& pooling)
       : rows_(source, bags, pooling) {}
   status open(bool admits) override {
-    const status s = rows_.open(admits && GrowingRowSource<Source, typename Bags::id_type>);
+    const status s = rows_.open(admits && AdmittingRowSource<Source, typename Bags::id_type>);
     this->positions_ = rows_.positions();
     this->addresses_ = rows_.addresses();
     this->examines_ = resolution_type::examines;
@@ -164,15 +168,22 @@ class feature_batch_of final : public feature_batch<Out> {
     }
     return false;
   }
+  bool is_stable() const noexcept override { return resolution_type::keeps_guard; }
   void drop_guard() noexcept override { rows_.drop_guard(); }
-  status insert_absent() override {
-    if constexpr (GrowingRowSource<Source, typename Bags::id_type>) {
-      if (absent_ && !absent_->empty()) {
-        return rows_.source().insert(absent_->data(), static_cast<index_t>(absent_->size()));
-      }
+  status insert_absent([[maybe_unused]] const erased_context& ctx) override {
+    if (!absent_ || absent_->empty()) return {};
+    [[maybe_unused]] const auto count = static_cast<index_t>(absent_->size());
+    if constexpr (resolution_type::keeps_guard) {
+      std::pmr::vector<const std::byte*> places(absent_->size(), absent_->get_allocator().resource());
+      const status s = rows_.source().insert(ctx, absent_->data(), count, places.data());
+      if (s.ok()) rows_.place_admitted(places.data());
+      return s;
+    } else if constexpr (GrowingRowSource<Source, typename Bags::id_type>) {
+      return rows_.source().insert(absent_->data(), count);
     }
     return {};
   }
+  status found() const override { return rows_.found(); }
   void take_guard() override { rows_.take_guard(); }
   void end_admission(bool examined_again) override {
     if (examined_again) {
@@ -353,13 +364,13 @@ class feature_of final : public feature<Optimizer, Bags, Out, Rounding> {
   void step_short(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
                   const Optimizer& optimizer, const Rounding& rounding) const override {
     if constexpr (Trains) {
-      step_short_groups(ctx, groups, pass, source_.format(), this->table.norm_cap, optimizer, rounding);
+      step_short_groups(ctx, groups, pass, source_, this->table.norm_cap, optimizer, rounding);
     }
   }
   void step_long(const erased_context& ctx, const batch_groups& groups, const backward_pass& pass,
                  const Optimizer& optimizer, const Rounding& rounding) const override {
     if constexpr (Trains) {
-      step_long_groups(ctx, groups, pass, source_.format(), this->table.norm_cap, optimizer, rounding);
+      step_long_groups(ctx, groups, pass, source_, this->table.norm_cap, optimizer, rounding);
     }
   }
 
