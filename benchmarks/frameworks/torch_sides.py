@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.cpp_extension import load as load_extension
 
 import torch_models
 from torch_models import FusedTables, ManyTables, RowwiseAdagrad, Trainer, fbgemm_gpu
@@ -294,6 +293,8 @@ def bags_on(weight):
 
 def extension_on(root):
     """A function of a weight, as bags_on: of torch_extension.cpp, compiled on the headers here, and PyTorch's."""
+    from torch.utils.cpp_extension import load as load_extension  # of a PyTorch that can compile
+
     built = root / "build" / "bench" / "torch_extension"
     built.mkdir(parents=True, exist_ok=True)
     extension = load_extension(
