@@ -55,7 +55,7 @@ class lane_plan {
     }
     find_levels();
     std::vector<lane_level> levels;
-    if (last_ == 0) return levels;
+    if (last_ == 0) return result<std::vector<lane_level>>(std::move(levels));
     for (index_t k = 0; k <= last_; ++k) {
       result<task_plan> plan =
           plan_steps(g_, *layout_, order, [&](index_t v) { return runs(v) && level(v) == k; });
@@ -71,7 +71,7 @@ class lane_plan {
         if (auto wrong = join({g_.id(), v, port}, -1, levels)) return *std::move(wrong);
       }
     }
-    return levels;
+    return result<std::vector<lane_level>>(std::move(levels));  // nvcc would copy it
   }
 
  private:
