@@ -183,8 +183,9 @@ class feature_batches {
       memory.add(work, false, ctx.executor->concurrency());
       units += work.parts;
     }
-    const auto lists = static_cast<index_t>(tables.size() * sizeof(table_work)) +
-                       units * static_cast<index_t>(sizeof(step_unit));
+    // The units are placed anew by the thread that begins with them.
+    const auto lists = static_cast<index_t>(tables.size() * (sizeof(table_work) + sizeof(parts_memory))) +
+                       2 * units * static_cast<index_t>(sizeof(step_unit));
     return capped_sum(bytes_to_resolve(features, sizes, bags),
                       capped_sum(memory.bytes(), lists + bytes_a_call));
   }
@@ -309,6 +310,25 @@ class feature_batches {
       executor_ref executor(here);
       run(ctx.rebind(executor));
     };
+    // The smaller tables, and which thread begins with which: all memory is there before the first step.
+    index_t units = 0, divided = 0;
+    for (table_work& w : work) {
+      if (!w.is_small()) continue;
+      units += w.parts;
+      if (w.parts > 1) w.divided = divided++;
+    }
+    std::pmr::vector<parts_memory> parts_of_smaller(memory);
+    parts_of_smaller.reserve(static_cast<std::size_t>(divided));
+    std::pmr::vector<step_unit> list(memory);
+    list.reserve(static_cast<std::size_t>(units));
+    double small_ns = 0;
+    for (std::size_t t = 0; t < work.size(); ++t) {
+      if (!work[t].is_small()) continue;
+      const double unit_ns = work[t].ns(*ctx.tuning) / static_cast<double>(work[t].parts);
+      for (index_t p = 0; p < work[t].parts; ++p) list.push_back({t, p, unit_ns});
+      small_ns += work[t].ns(*ctx.tuning);
+    }
+    bulk_parts shares = shares_of(list, threads_at_once(*ctx.executor));
     for (std::size_t t = 0; t < work.size(); ++t) {
       if (!work[t].is_large()) continue;
       if (work[t].parts == 1) {
@@ -324,40 +344,20 @@ class feature_batches {
                         });
       step_long_of(t, parts);
     }
-    // The smaller ones, and which thread begins with which.
-    index_t units = 0, divided = 0;
-    for (const table_work& w : work) {
-      if (!w.is_small()) continue;
-      units += w.parts;
-      if (w.parts > 1) ++divided;
-    }
-    std::pmr::vector<parts_memory> parts(memory);
-    parts.reserve(static_cast<std::size_t>(divided));
-    std::pmr::vector<step_unit> list(memory);
-    list.reserve(static_cast<std::size_t>(units));
-    double small_ns = 0;
     for (std::size_t t = 0; t < work.size(); ++t) {
-      if (!work[t].is_small()) continue;
-      const double unit_ns = work[t].ns(*ctx.tuning) / static_cast<double>(work[t].parts);
-      if (work[t].parts > 1) {
-        work[t].divided = static_cast<index_t>(parts.size());
-        parts.push_back(in_parts(t));
-      }
-      for (index_t p = 0; p < work[t].parts; ++p) list.push_back({t, p, unit_ns});
-      small_ns += work[t].ns(*ctx.tuning);
+      if (work[t].divided >= 0) parts_of_smaller.push_back(in_parts(t));
     }
-    bulk_parts shares = shares_of(list, threads_at_once(*ctx.executor));
     run_bulk_in_parts(ctx, shares, small_ns, [&](index_t begin, index_t end, int) {
       alone([&](const erased_context& on) {
         for (index_t i = begin; i < end; ++i) {
           const step_unit& unit = list[static_cast<std::size_t>(i)];
           const index_t at = work[unit.table].divided;
-          step_unit_of(on, unit, at < 0 ? nullptr : &parts[static_cast<std::size_t>(at)]);
+          step_unit_of(on, unit, at < 0 ? nullptr : &parts_of_smaller[static_cast<std::size_t>(at)]);
         }
       });
     });
     for (std::size_t t = 0; t < work.size(); ++t) {
-      if (work[t].divided >= 0) step_long_of(t, parts[static_cast<std::size_t>(work[t].divided)]);
+      if (work[t].divided >= 0) step_long_of(t, parts_of_smaller[static_cast<std::size_t>(work[t].divided)]);
     }
     if (!grouped) groups_.swap(made);  // only now are all of them grouped
     return {};
