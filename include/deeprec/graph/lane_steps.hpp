@@ -18,16 +18,7 @@
 //   gradient(v)                          a matrix_view<float>, which is summed over the parts
 #pragma once
 
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/result.hpp>
-#include <deeprec/core/status.hpp>
-#include <deeprec/graph/detail/lane_plan.hpp>
 #include <deeprec/graph/detail/lane_run.hpp>
 #include <deeprec/graph/step_program.hpp>
 #include <deeprec/pipeline/micro_chunk.hpp>
@@ -51,27 +42,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///          of samples
 /// @example @snippet tests/graph/lane_steps_test.cpp by_lanes
 [[nodiscard]] inline sample_cut by_lanes(const micro_lanes& lanes = {}) {
-  return {lanes,
-          [](const detail::step_core& g, std::shared_ptr<const detail::step_layout> layout,
-             const std::vector<bool>& here, task_order order,
-             const micro_lanes& by) -> result<std::unique_ptr<detail::step_cutter>> {
-            for (const index_t of : {by.most, by.fewest, by.samples}) {
-              if (of < 1) {
-                return status(errc::invalid_value, "by_lanes: members of micro_lanes must be at least 1",
-                              {.is = of});
-              }
-            }
-            result<std::vector<detail::lane_level>> levels = detail::lane_plan(g, layout, here).make(order);
-            if (!levels) return levels.fault();
-            std::unique_ptr<detail::step_cutter> cutter;
-            if (!levels.value().empty()) {
-              std::vector<std::string> names;
-              for (index_t v = 0; v < g.size(); ++v) names.push_back(detail::named(g, v));
-              cutter = std::make_unique<detail::lane_cutter>(
-                  detail::lane_levels{std::move(layout), std::move(levels).value(), std::move(names), by});
-            }
-            return result<std::unique_ptr<detail::step_cutter>>(std::move(cutter));
-          }};
+  return {lanes, &detail::lane_cutter::make};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -110,7 +110,7 @@ class staged_run {
     for (const index_t c : cuts_) parts_ = (std::max)(parts_, c);
   }
 
-  result<void> make(const step_core& g) {
+  result<void> make(const step_core& g, const flat_graph& flat) {
     index_t source = -1;
     for (index_t v = 0; v < g.size(); ++v) {
       if (g.op(v).is_source) source = v;
@@ -142,7 +142,8 @@ class staged_run {
     if (options_.samples.make != nullptr) {
       std::vector<bool> rest;
       for (index_t v = 0; v < g.size(); ++v) rest.push_back(v != source && cuts_behind(v) == 0);
-      auto cutter = options_.samples.make(g, layout_, rest, task_order::as_added, options_.samples.lanes);
+      auto cutter =
+          options_.samples.make(g, flat, layout_, rest, task_order::as_added, options_.samples.lanes);
       if (!cutter) return cutter.fault();
       if (cutter.value() != nullptr) rest_ = cutter.value()->make_runner(options_.memory);
     }
@@ -478,7 +479,7 @@ class staged_program {
     }
     auto layout = std::make_shared<const detail::step_layout>(g);
     auto run = std::make_unique<detail::staged_run>(std::move(cuts), std::move(layout), std::move(options));
-    if (result<void> made = run->make(g); !made) return made.fault();
+    if (result<void> made = run->make(g, flat); !made) return made.fault();
     return staged_program(std::move(run), source);
   }
 

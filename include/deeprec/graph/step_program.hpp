@@ -32,6 +32,7 @@
 #include <deeprec/exec/task_plan.hpp>
 #include <deeprec/graph/detail/step_core.hpp>
 #include <deeprec/graph/detail/step_layout.hpp>
+#include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/step_graph.hpp>
 #include <deeprec/graph/step_op.hpp>
 #include <deeprec/pipeline/micro_chunk.hpp>
@@ -46,7 +47,7 @@ struct state_access;
 struct sample_cut {
   micro_lanes lanes{};
   /// Makes a cutter for the ops `here`, by number; null where none of them is sample-wise.
-  result<std::unique_ptr<detail::step_cutter>> (*make)(const detail::step_core& graph,
+  result<std::unique_ptr<detail::step_cutter>> (*make)(const detail::step_core& graph, const flat_graph& flat,
                                                        std::shared_ptr<const detail::step_layout> layout,
                                                        const std::vector<bool>& here, task_order order,
                                                        const micro_lanes& lanes) = nullptr;
@@ -126,11 +127,7 @@ result<bool> run_step(C&& on, const task_plan& plan, step_storage& step, const R
   executor_ref executor = *given.executor;
   const context<executor_ref> ctx(executor, env);
   const step_call call{ctx, step.step};
-  struct in_flight {
-    step_cells& step;
-    ~in_flight() { step.call = nullptr; }
-  } const guard{step};
-  step.call = &call;
+  const call_in_flight guard(step, call);
   step.ended = false;
   const result<void> ran = run_plan(ctx, step);
   if (ran) [[likely]]
@@ -162,7 +159,8 @@ class step_program {
   ///          std::bad_alloc
   /// @example @snippet tests/graph/step_program_test.cpp step_program
   [[nodiscard]] static result<step_program> compile(const step_graph& graph, step_options options = {}) {
-    if (result<void> fine = graph.check(); !fine) return fine.fault();
+    const result<flat_graph> flat = graph.flat();
+    if (!flat) return flat.fault();
     const detail::step_core& g = graph.core();
     if (auto stale = detail::find_stale_read(g)) return *std::move(stale);
     auto layout = std::make_shared<const detail::step_layout>(g);
@@ -170,7 +168,7 @@ class step_program {
     if (!plan) return plan.fault();
     step_program made(layout, std::make_shared<const task_plan>(std::move(plan).value()));
     if (options.samples.make != nullptr) {
-      auto cutter = options.samples.make(g, std::move(layout),
+      auto cutter = options.samples.make(g, flat.value(), std::move(layout),
                                          std::vector<bool>(static_cast<std::size_t>(g.size()), true),
                                          options.order, options.samples.lanes);
       if (!cutter) return cutter.fault();

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,11 +43,13 @@ struct lane_level {
 class lane_plan {
  public:
   /// @pre the graph has no fault
-  lane_plan(const step_core& g, std::shared_ptr<const step_layout> layout, const std::vector<bool>& here)
-      : g_(g), layout_(std::move(layout)), here_(here) {}
+  lane_plan(const step_core& g, const flat_graph& flat, const step_layout& layout,
+            const std::vector<bool>& here)
+      : g_(g), flat_(flat), layout_(layout), here_(here) {}
 
   /// The levels; none where no op is sample-wise.
   result<std::vector<lane_level>> make(task_order order) {
+    find_locals_of_whole();
     for (index_t v = 0; v < g_.size(); ++v) {
       if (!is_by_parts(v)) continue;
       if (auto wrong = refuse_op(v)) return *std::move(wrong);
@@ -58,7 +59,7 @@ class lane_plan {
     if (last_ == 0) return result<std::vector<lane_level>>(std::move(levels));
     for (index_t k = 0; k <= last_; ++k) {
       result<task_plan> plan =
-          plan_steps(g_, *layout_, order, [&](index_t v) { return runs(v) && level(v) == k; });
+          plan_steps(g_, layout_, order, [&](index_t v) { return runs(v) && level(v) == k; });
       if (!plan) return plan.fault();
       levels.push_back({std::move(plan).value(), k % 2 == 1});
     }
@@ -66,9 +67,10 @@ class lane_plan {
       if (auto wrong = pass_inputs(v, levels)) return *std::move(wrong);
     }
     for (index_t v = 0; v < g_.size(); ++v) {
-      if (!is_by_parts(v)) continue;
       for (const index_t port : g_.op(v).kept) {
-        if (auto wrong = join({g_.id(), v, port}, -1, levels)) return *std::move(wrong);
+        const port_ref made = g_.made_at({g_.id(), v, port});
+        if (!is_by_parts(made.op)) continue;
+        if (auto wrong = join(made, -1, levels)) return *std::move(wrong);
       }
     }
     return result<std::vector<lane_level>>(std::move(levels));  // nvcc would copy it
@@ -92,25 +94,42 @@ class lane_plan {
       return refuse_step(g_, v, "a sample-wise op must take a value that has samples");
     }
     for (const step_input& in : op.inputs) {
-      if (in.is_variable() && in.changes() && !g_.is_local(in)) {
+      if (!in.is_variable()) continue;
+      const std::string name = "'" + g_.op(in.from.op).name + "'";
+      if (in.changes() && !g_.is_local(in)) {
         return refuse_step(g_, v,
                            "a sample-wise op must change no variable but locals: its parts run at once",
-                           "it writes '" + g_.op(in.from.op).name + "'", errc::unsupported);
+                           "it writes " + name, errc::unsupported);
+      }
+      // A local of a part is none of the whole batch.
+      if (const index_t other = user_of_local_[at(in.from.op)]; other >= 0) {
+        return refuse_step(g_, v, "a local must be of sample-wise ops, or of ops of the whole batch",
+                           named(g_, other) + " accesses " + name + " too", errc::unsupported);
       }
     }
     return std::nullopt;
   }
 
+  // Ops before a cut are ops of the whole batch too.
+  void find_locals_of_whole() {
+    user_of_local_.assign(at(g_.size()), -1);
+    for (index_t v = 0; v < g_.size(); ++v) {
+      if (g_.op(v).node == nullptr || is_by_parts(v)) continue;
+      for (const step_input& in : g_.op(v).inputs) {
+        if (g_.is_local(in)) user_of_local_[at(in.from.op)] = v;
+      }
+    }
+  }
+
   void find_levels() {
     levels_.assign(at(g_.size()), 0);
-    const flat_graph flat = step_checks(g_).run().or_throw();
-    for (const index_t v : flat.order()) {
+    for (const index_t v : flat_.order()) {
       index_t& mine = levels_[at(v)];
       if (runs(v) && (mine % 2 == 1) != g_.op(v).sample_wise) ++mine;
       if (!here_[at(v)]) mine = 0;
       if (is_by_parts(v)) last_ = (std::max)(last_, mine);
-      for (index_t e = flat.out_begin(v); e < flat.out_end(v); ++e) {
-        index_t& next = levels_[at(flat.destination(e))];
+      for (index_t e = flat_.out_begin(v); e < flat_.out_end(v); ++e) {
+        index_t& next = levels_[at(flat_.destination(e))];
         next = (std::max)(next, mine);
       }
     }
@@ -124,10 +143,7 @@ class lane_plan {
     if (!runs(user)) return std::nullopt;
     const bool by_parts = is_by_parts(user);
     for (const step_input& in : g_.op(user).inputs) {
-      if (in.is_variable()) {
-        if (auto wrong = refuse_local(user, in)) return wrong;
-        continue;
-      }
+      if (in.is_variable()) continue;
       const port_ref made = g_.made_at(in.from);
       if (!by_parts) {
         if (!is_by_parts(made.op)) continue;
@@ -139,20 +155,6 @@ class lane_plan {
     }
     return std::nullopt;
   }
-  // A local of a part is none of the whole batch.
-  [[nodiscard]] std::optional<fault> refuse_local(index_t user, const step_input& in) const {
-    if (!g_.is_local(in)) return std::nullopt;
-    for (index_t v = 0; v < g_.size(); ++v) {
-      if (!runs(v) || is_by_parts(v) == is_by_parts(user)) continue;
-      for (const step_input& other : g_.op(v).inputs) {
-        if (!other.is_variable() || other.from.op != in.from.op) continue;
-        return refuse_step(g_, user, "a local must be of sample-wise ops, or of ops of the whole batch",
-                           named(g_, v) + " accesses '" + g_.op(in.from.op).name + "' too",
-                           errc::unsupported);
-      }
-    }
-    return std::nullopt;
-  }
   std::optional<fault> cut(const port_ref& made, index_t user, lane_level& in) const {
     const value_parts& how = g_.op(made.op).outputs[at(made.port)]->parts;
     if (how.refer == nullptr) {
@@ -160,7 +162,7 @@ class lane_plan {
                          "a sample-wise op must take values that are cut by samples (batch_traits: refer)",
                          "that of " + named(g_, made.op) + " is not", errc::unsupported);
     }
-    const std::int32_t slot = layout_->slot_of(made.op, made.port);
+    const std::int32_t slot = layout_.slot_of(made.op, made.port);
     if (std::none_of(in.cut.begin(), in.cut.end(), [&](const passed_value& v) { return v.slot == slot; }))
       in.cut.push_back({slot, &how, made.op, user});
     return std::nullopt;
@@ -174,7 +176,7 @@ class lane_plan {
                          user < 0 ? std::string("its value is kept") : named(g_, user) + " takes its value",
                          errc::unsupported);
     }
-    const std::int32_t slot = layout_->slot_of(made.op, made.port);
+    const std::int32_t slot = layout_.slot_of(made.op, made.port);
     std::vector<passed_value>& joined = levels[at(level(made.op))].joined;
     if (std::none_of(joined.begin(), joined.end(), [&](const passed_value& v) { return v.slot == slot; }))
       joined.push_back({slot, &how, made.op, user});
@@ -182,9 +184,11 @@ class lane_plan {
   }
 
   const step_core& g_;
-  std::shared_ptr<const step_layout> layout_;
+  const flat_graph& flat_;
+  const step_layout& layout_;
   const std::vector<bool>& here_;
-  std::vector<index_t> levels_;  // of each op
+  std::vector<index_t> user_of_local_;  // of each local: an op of the whole batch; -1: none
+  std::vector<index_t> levels_;         // of each op
   index_t last_ = 0;
 };
 

@@ -22,8 +22,11 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/plan_run.hpp>
+#include <deeprec/exec/task_plan.hpp>
 #include <deeprec/graph/detail/lane_plan.hpp>
+#include <deeprec/graph/detail/step_core.hpp>
 #include <deeprec/graph/detail/step_layout.hpp>
+#include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/step_op.hpp>
 #include <deeprec/pipeline/micro_batch.hpp>
 #include <deeprec/pipeline/micro_chunk.hpp>
@@ -34,7 +37,6 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 struct lane_levels {
   std::shared_ptr<const step_layout> layout;
   std::vector<lane_level> levels;
-  std::vector<std::string> names;  // of ops
   micro_lanes lanes;
 };
 
@@ -102,10 +104,8 @@ class lane_run final : public step_runner {
     const context<executor_ref> ctx(here, static_cast<const environment&>(*on_));
     const float share = chunk_of(samples_, chunk.chunks, chunk.number, loss_reduction::mean).weight;
     const step_call call{ctx, whole_->step, share};
-    mine.call = &call;
-    const status ran = keep(run_inline(ctx, level.plan, static_cast<step_cells*>(&mine)));
-    mine.call = nullptr;
-    if (!ran) return ran;
+    const call_in_flight guard(mine, call);
+    if (const status s = keep(run_inline(ctx, level.plan, static_cast<step_cells*>(&mine))); !s) return s;
     make_room(level, mine);
     for (const passed_value& v : level.joined) {
       if (v.how->join != nullptr) v.how->join(mine.place(v.slot), chunk.first, whole_->place(v.slot));
@@ -119,11 +119,10 @@ class lane_run final : public step_runner {
       const index_t samples = v.how->samples(whole_->place(v.slot));
       if (samples_ < 0) samples_ = samples;
       if (samples == samples_) continue;
-      return keep(fault(
-          status(errc::shape_mismatch, fault_place{.item = v.user}), {},
-          "step_graph: the values of sample-wise ops must have as many samples (" +
-              shared_->names[static_cast<std::size_t>(v.user)] + ": " + std::to_string(samples) + " of " +
-              shared_->names[static_cast<std::size_t>(v.maker)] + ", not " + std::to_string(samples_) + ")"));
+      return keep(fault(status(errc::shape_mismatch, fault_place{.item = v.user}), {},
+                        std::string("step_graph: the values of sample-wise ops must have as many samples (") +
+                            level.plan.name(v.user) + ": " + std::to_string(samples) + " of " +
+                            level.plan.name(v.maker) + ", not " + std::to_string(samples_) + ")"));
     }
     return {};
   }
@@ -170,6 +169,25 @@ class lane_cutter final : public step_cutter {
  public:
   explicit lane_cutter(lane_levels levels)
       : shared_(std::make_shared<const lane_levels>(std::move(levels))) {}
+  /// sample_cut::make.
+  static result<std::unique_ptr<step_cutter>> make(const step_core& g, const flat_graph& flat,
+                                                   std::shared_ptr<const step_layout> layout,
+                                                   const std::vector<bool>& here, task_order order,
+                                                   const micro_lanes& lanes) {
+    for (const index_t of : {lanes.most, lanes.fewest, lanes.samples}) {
+      if (of < 1) {
+        return status(errc::invalid_value, "by_lanes: members of micro_lanes must be at least 1", {.is = of});
+      }
+    }
+    result<std::vector<lane_level>> levels = lane_plan(g, flat, *layout, here).make(order);
+    if (!levels) return levels.fault();
+    std::unique_ptr<step_cutter> cutter;
+    if (!levels.value().empty()) {
+      cutter =
+          std::make_unique<lane_cutter>(lane_levels{std::move(layout), std::move(levels).value(), lanes});
+    }
+    return result<std::unique_ptr<step_cutter>>(std::move(cutter));
+  }
   [[nodiscard]] std::unique_ptr<step_runner> make_runner(std::pmr::memory_resource* memory) const override {
     return std::make_unique<lane_run>(shared_, memory);
   }

@@ -244,6 +244,18 @@ struct step_cells {
   std::optional<fault> source_fault;  // with the text that a status can't hold
 };
 
+/// While it exists, ops get the call.
+class call_in_flight {
+ public:
+  call_in_flight(step_cells& step, const step_call& call) noexcept : step_(step) { step.call = &call; }
+  call_in_flight(const call_in_flight&) = delete;
+  call_in_flight& operator=(const call_in_flight&) = delete;
+  ~call_in_flight() { step_.call = nullptr; }
+
+ private:
+  step_cells& step_;
+};
+
 class step_node {
  public:
   step_node() = default;
