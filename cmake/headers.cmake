@@ -300,7 +300,7 @@ set(DEEPREC_HEADERS
     include/deeprec/pipeline/detail/chunk_sum.hpp
     include/deeprec/pipeline/detail/edge.hpp
     include/deeprec/pipeline/detail/item_types.hpp
-    include/deeprec/pipeline/detail/lane_shares.hpp
+    include/deeprec/pipeline/detail/resource_threads.hpp
     include/deeprec/pipeline/detail/run.hpp
     include/deeprec/pipeline/detail/segment.hpp
     include/deeprec/pipeline/detail/type_name.hpp

@@ -22,31 +22,27 @@
 #include <atomic>
 #include <concepts>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <new>
 #include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <deeprec/core/batch_traits.hpp>
+#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/process_mark.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/task_handle.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -54,10 +50,9 @@
 #include <deeprec/pipeline/detail/as_status.hpp>
 #include <deeprec/pipeline/detail/chunk_schedule.hpp>
 #include <deeprec/pipeline/detail/chunk_sum.hpp>
-#include <deeprec/pipeline/detail/lane_shares.hpp>
+#include <deeprec/pipeline/detail/resource_threads.hpp>
 #include <deeprec/pipeline/detail/type_name.hpp>
 #include <deeprec/pipeline/micro_chunk.hpp>
-#include <deeprec/staging/atomics.hpp>
 #include <deeprec/staging/wait_strategies.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -101,8 +96,6 @@ class micro_batch {
   }
   micro_batch(const micro_batch&) = delete;
   micro_batch& operator=(const micro_batch&) = delete;
-  /// Waits for the threads of the resources, which have nothing to do.
-  ~micro_batch() { end_threads(); }
 
   /// Adds a stage after those that were added before: stage s of part m runs when stage s - 1 of part m and
   /// stage s of part m - 1 have ended and the resource is free. A resource runs one stage at a time.
@@ -291,12 +284,13 @@ class micro_batch {
         begin_batch(samples, chunk_count(samples, *lanes_));
         if (chunks_ == 0) return {};
         const index_t lanes =
-            (std::min)({lanes_->most, chunks_, index_t{(std::max)(1, detail::threads_at_once(on))}});
-        if (const status s = begin_lanes(lanes); !s) return s;
+            (std::min)({lanes_->most, chunks_, index_t{(std::max)(1, detail::threads_at_once(on))},
+                        index_t{detail::bulk_parts::most}});
+        if (const status s = begin_sums(); !s) return s;
         run_phases(on, stop, [&] {
-          shares_.begin(lanes, chunks_);
+          detail::bulk_parts shares(static_cast<int>(lanes), chunks_, 1);
           on.parallel_for(lanes, index_t{1}, [&](index_t begin, index_t end, int) {
-            for (index_t lane = begin; lane < end; ++lane) run_lane(lane);
+            for (index_t lane = begin; lane < end; ++lane) run_lane(shares, lane);
           });
         });
         return finish_batch();
@@ -306,24 +300,17 @@ class micro_batch {
     }
     inline_executor here;
     if constexpr (TaskExecutor<Executor>) {
-      if (const status s = start_threads(executor); !s) return s;
+      const auto work = [this](index_t thread) { work_of(thread + 1); };
+      if (const status s = threads_.start(executor, resources_ - 1, work); !s) return s;
     } else if (resources_ > 1) {
       return status(errc::unsupported, "micro_batch::run: resources need an executor of tasks");
     }
     begin_batch(samples, chunk_count(samples, wanted_));
     if (chunks_ == 0) return {};
     run_phases(here, stop, [&] {
-      if (resources_ > 1) {
-        at_work_.store(resources_ - 1, std::memory_order_relaxed);
-        // release: the threads read what this one has written
-        batches_.store(batches_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-        board_.notify_all();
-      }
+      threads_.begin();
       work_of(0);
-      if (resources_ > 1) {
-        // acquire: what the stages wrote
-        wait_for([this] { return at_work_.load(std::memory_order_acquire) == 0; });
-      }
+      threads_.wait();
     });
     return finish_batch();
   }
@@ -360,9 +347,8 @@ class micro_batch {
     cancelled_.store(0, std::memory_order_relaxed);
     for (stage_state& s : stages_) s.done.store(0, std::memory_order_relaxed);
   }
-  status begin_lanes(index_t lanes) {
+  status begin_sums() {
     return detail::or_out_of_memory("micro_batch::run", [&]() -> status {
-      shares_.begin(lanes, chunks_);
       for (const sum_state& s : sums_) s.sum->begin(chunks_);
       return {};
     });
@@ -386,14 +372,15 @@ class micro_batch {
       }
     }
   }
-  void run_lane(index_t lane) {
-    shares_.for_each(lane, [&](index_t number) {
-      micro_chunk chunk = chunk_of(samples_, chunks_, number, reduction_);
-      if (!has_barrier_) chunk.lane = lane;
-      for (index_t s = first_; s < end_; ++s) {
-        if (was_cancelled() || !run_stage(stage_at(s), chunk)) return false;
+  void run_lane(detail::bulk_parts& shares, index_t lane) {
+    shares.take_from(static_cast<int>(lane), [&](index_t begin, index_t end) {
+      for (index_t number = begin; number < end; ++number) {
+        micro_chunk chunk = chunk_of(samples_, chunks_, number, reduction_);
+        if (!has_barrier_) chunk.lane = lane;
+        for (index_t s = first_; s < end_; ++s) {
+          if (was_cancelled() || !run_stage(stage_at(s), chunk)) return;
+        }
       }
-      return true;
     });
   }
   // Of a stage that has a chunk's turn: the stage, and what is summed after it.
@@ -461,104 +448,12 @@ class micro_batch {
                                    ", which does not)"};
   }
 
-  // --- threads ---
-
-  // Posts a task for each resource that has none: at first all of them, later those that a post() refused,
-  // those that ended with their executor, and those that a fork() left in the parent.
-  template <class Executor>
-  status start_threads(Executor& executor) {
-    if (made_in_.is_inherited()) {
-      running_.store(0, std::memory_order_relaxed);
-      made_in_ = detail::process_mark();
-    }
-    const status made = detail::or_out_of_memory("micro_batch::run", [&]() -> status {
-      threads_.resize(static_cast<std::size_t>(resources_ - 1));
-      return {};
-    });
-    if (!made) return made;
-    for (index_t resource = 1; resource < resources_; ++resource) {
-      task_handle& thread = threads_[static_cast<std::size_t>(resource - 1)];
-      if (!thread.done()) continue;
-      static_cast<void>(thread.join());  // it has kept no exception
-      const std::thread::id caller = std::this_thread::get_id();
-      const std::uint64_t seen = batches_.load(std::memory_order_relaxed);
-      const status posted = post(
-          executor,
-          [this, resource, caller, seen](const std::stop_token& executor_ends) {
-            if (std::this_thread::get_id() != caller) run_resource(resource, seen, executor_ends);
-            running_.fetch_sub(1, std::memory_order_release);
-            board_.notify_all();
-          },
-          thread);
-      if (!posted) return posted.in_operation("micro_batch::run");
-      if (!thread.joinable()) {
-        return {errc::unsupported, "micro_batch::run: the executor must run tasks on threads of their own"};
-      }
-    }
-    return {};
-  }
-  // ok: the task counts in running_ until it ends; where it has ended, the handle is empty.
-  template <class Executor, class Body>
-  status post(Executor& executor, const Body& body, task_handle& handle) {
-    status posted;
-    running_.fetch_add(1, std::memory_order_relaxed);
-#if DEEPREC_EXCEPTIONS
-    try {
-      posted = executor.post(body, std::stop_token{}, handle);
-    } catch (const std::bad_alloc&) {
-      posted = {errc::out_of_memory, "micro_batch::run"};
-    } catch (...) {
-      running_.fetch_sub(1, std::memory_order_relaxed);
-      throw;
-    }
-#else
-    posted = executor.post(body, std::stop_token{}, handle);
-#endif
-    if (posted.ok() && handle.done()) posted = handle.join();  // an error: the executor dropped it
-    if (!posted) running_.fetch_sub(1, std::memory_order_relaxed);
-    return posted;
-  }
-  void end_threads() {
-    if (threads_.empty()) return;
-    quit_.store(1, std::memory_order_relaxed);
-    board_.notify_all();
-    if (!made_in_.is_inherited()) {
-      wait_for([this] { return running_.load(std::memory_order_acquire) == 0; });
-    }
-    for (task_handle& t : threads_) static_cast<void>(t.join());  // it has kept no exception
-  }
-  void run_resource(index_t resource, std::uint64_t seen, const std::stop_token& executor_ends) {
-    while (true) {
-      std::uint64_t batch = seen;
-      wait_for(
-          [&] {
-            // acquire: what the caller of run() has written
-            batch = batches_.load(std::memory_order_acquire);
-            return batch != seen || quit_.load(std::memory_order_relaxed) != 0;
-          },
-          {.stop = executor_ends});
-      if (batch == seen) return;
-      seen = batch;
-      work_of(resource);
-      at_work_.fetch_sub(1, std::memory_order_release);
-      board_.notify_all();
-    }
-  }
-
-  template <class Ready>
-  void wait_for(const Ready& ready, const wait_limit& limit = {}) {
-    const auto look = [&] { return ready() ? queue_result::ok : queue_result::not_now; };
-    if (look() != queue_result::ok) {
-      static_cast<void>(board_.wait_for(look, limit, detail::wake_nobody{}));
-    }
-  }
-
   // All tasks of a resource, until none is left or the batch is cancelled.
   void work_of(index_t resource) {
     while (true) {
       detail::chunk_task task;
       detail::chunk_choice choice = detail::chunk_choice::none_now;
-      wait_for([&] {
+      threads_.wait_for([&] {
         if (was_cancelled()) {
           choice = detail::chunk_choice::ended;
         } else {
@@ -576,7 +471,7 @@ class micro_batch {
       if (!done) return;
       // release: for the next stage
       stage.done.store(chunk.number + 1, std::memory_order_release);
-      board_.notify_all();
+      threads_.notify_all();
     }
   }
 
@@ -586,7 +481,7 @@ class micro_batch {
   // relaxed: those who wait look again after the notification, which has a fence
   void cancel() noexcept {
     cancelled_.store(1, std::memory_order_relaxed);
-    board_.notify_all();
+    threads_.notify_all();
   }
   [[nodiscard]] bool first_failure(std::string_view part, index_t chunk) noexcept {
     if (failed_.exchange(1, std::memory_order_relaxed) != 0) return false;
@@ -614,7 +509,6 @@ class micro_batch {
 
   const index_t wanted_;
   const std::optional<micro_lanes> lanes_;
-  detail::lane_shares shares_;
   const loss_reduction reduction_;
   index_t resources_ = 1;
   std::deque<stage_state> stages_;  // stay in place
@@ -625,12 +519,7 @@ class micro_batch {
 
   index_t samples_ = 0;
   index_t chunks_ = 0;
-  index_t first_ = 0, end_ = 0;                            // the stages of the phase
-  detail::waiting_room<Wait, detail::std_atomics> board_;  // everybody waits here: tasks are few and long
-  std::atomic<std::uint64_t> batches_{0};
-  std::atomic<index_t> at_work_{0};  // threads that have not finished this batch
-  std::atomic<index_t> running_{0};  // threads that have not ended
-  std::atomic<int> quit_{0};
+  index_t first_ = 0, end_ = 0;  // the stages of the phase
   std::atomic<int> cancelled_{0};
   std::atomic<int> failed_{0};
   status outcome_;
@@ -638,8 +527,7 @@ class micro_batch {
 #if DEEPREC_EXCEPTIONS
   std::exception_ptr thrown_;
 #endif
-  std::vector<task_handle> threads_;  // of resources 1, 2 ...
-  detail::process_mark made_in_;      // those of running_
+  detail::resource_threads<Wait> threads_;  // of resources 1, 2 ...; the last member: ended first
 };
 
 }}  // namespace deeprec::DEEPREC_ABI
