@@ -131,6 +131,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/groups/detail/feature_batches.hpp
     include/deeprec/embedding/groups/detail/features.hpp
     include/deeprec/embedding/groups/detail/group_calls.hpp
+    include/deeprec/embedding/groups/detail/update_work.hpp
     include/deeprec/embedding/groups/feature_group.hpp
     include/deeprec/embedding/groups/lookup_features.cuh
     include/deeprec/embedding/groups/lookup_features.hpp

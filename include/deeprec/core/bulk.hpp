@@ -100,7 +100,7 @@ void run_bulk(const Context& ctx, const bulk_work& work, Body&& body) {
   }
 }
 
-/// Parts of some units, one for each thread, who takes units of the others' when its own are taken.
+/// Parts of some units, one for each thread. A thread takes units of its part, then of the other parts.
 class bulk_parts {
  public:
   static constexpr int most = 32;

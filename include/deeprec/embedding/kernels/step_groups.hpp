@@ -28,7 +28,8 @@ inline constexpr bool has_trainable_rows =
     std::is_same_v<typename Format::element, float> || std::is_same_v<typename Format::element, f16> ||
     std::is_same_v<typename Format::element, bf16> || std::is_same_v<typename Format::element, split_float>;
 
-/// Tells a source which rows of the groups [begin, end) are stepped next: those for which takes(positions).
+/// Calls before_step of the source, where it has one, for the rows of the groups [begin, end) for which
+/// takes(positions).
 template <RowSource Source, class Takes>
 void observe_step([[maybe_unused]] const Source& source, [[maybe_unused]] const batch_groups& grouped,
                   [[maybe_unused]] index_t begin, [[maybe_unused]] index_t end,
