@@ -21,52 +21,19 @@
 #include <deeprec/optim/sgd.hpp>
 
 #include "support/seed.hpp"
+#include "support/trained_rows.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
 
 namespace {
 
-struct feature_batch {
-  std::vector<std::int64_t> offsets{0}, ids;
-  std::vector<float> weights;
-
-  feature_batch(std::mt19937_64& random, index_t bags, index_t rows, index_t longest) {
-    for (index_t b = 0; b < bags; ++b) {
-      for (auto n = random() % static_cast<std::uint64_t>(longest + 1); n > 0; --n) {
-        const auto among = static_cast<std::uint64_t>(random() % 3 == 0 ? (rows + 9) / 10 : rows);
-        ids.push_back(static_cast<std::int64_t>(random() % among));
-        weights.push_back(0.25F + static_cast<float>(random() % 16) / 8);
-      }
-      offsets.push_back(static_cast<std::int64_t>(ids.size()));
-    }
-  }
-  jagged_view<> view(bool weighted = false) const {
-    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
-            static_cast<index_t>(ids.size()), weighted ? weights.data() : nullptr};
-  }
-};
-
-std::vector<float> normals(std::mt19937_64& random, index_t n) {
-  std::vector<float> values(static_cast<std::size_t>(n));
-  std::normal_distribution<float> normal;
-  for (float& x : values) x = normal(random);
-  return values;
-}
-
-template <class Format>
-dense_table<Format> table_of(index_t rows, index_t width, std::uint64_t seed_of_rows) {
-  dense_table<Format> table(rows, Format(width, {.state_floats = rowwise_adagrad::row_state}));
-  inline_executor here;
-  table.initialize(here, row_init::uniform{.seed = seed_of_rows, .bound = 1.0F});
-  return table;
-}
-
-template <class Format>
-std::vector<std::byte> bytes_of(const dense_table<Format>& table) {
-  const auto view = table.view();
-  const std::byte* const begin = view.row(0);
-  return {begin, begin + view.rows() * view.format().stride_bytes()};
+/// A third of the ids are among a tenth of the rows.
+ragged_batch feature_batch(std::mt19937_64& random, index_t bags, index_t rows, index_t longest) {
+  return {random, bags, longest, [&] {
+            const auto among = static_cast<std::uint64_t>(random() % 3 == 0 ? (rows + 9) / 10 : rows);
+            return random() % among;
+          }};
 }
 
 /// Three tables; one is large enough that all threads work on it, one has a row with more slots than a chunk.
@@ -89,7 +56,9 @@ TEST_CASE(
     "of "
     "threads") {
   std::mt19937_64 random(seed());
-  const feature_batch users(random, bags, 500, 4), items(random, bags, 9000, 120), tags(random, bags, 2, 30);
+  const ragged_batch users = feature_batch(random, bags, 500, 4),
+                     items = feature_batch(random, bags, 9000, 120),
+                     tags = feature_batch(random, bags, 2, 30);
   REQUIRE(items.ids.size() > 32768);
   const std::vector<float> values = normals(random, bags * (17 + 32 + 5));
   const matrix_view<const float> gradient(values.data(), bags, 17 + 32 + 5);
@@ -125,7 +94,8 @@ TEST_CASE("feature_group: update: a row that features share has one step, with t
   for (const index_t longest : {3, 90}) {  // by one thread, by all
     CAPTURE(longest);
     const index_t rows = 300, width = 9;
-    const feature_batch first(random, bags, rows, longest), second(random, bags, rows, longest);
+    const ragged_batch first = feature_batch(random, bags, rows, longest),
+                       second = feature_batch(random, bags, rows, longest);
     const std::vector<float> values = normals(random, bags * 2 * width);
     const rowwise_adagrad optimizer{.learning_rate = 0.5F};
     const std::vector<jagged_view<>> batches{first.view(), second.view(true)};
@@ -133,7 +103,7 @@ TEST_CASE("feature_group: update: a row that features share has one step, with t
     auto table = table_of<f32_rows>(rows, width, 7);
     // In double: the gradients of both, then the formula once.
     std::vector<std::vector<double>> sums(static_cast<std::size_t>(rows));
-    const auto collect = [&](const feature_batch& batch, index_t column, bool mean_of_weights) {
+    const auto collect = [&](const ragged_batch& batch, index_t column, bool mean_of_weights) {
       for (std::size_t b = 0; b < static_cast<std::size_t>(bags); ++b) {
         double total = 0;
         for (auto k = batch.offsets[b]; k < batch.offsets[b + 1]; ++k) {
@@ -191,9 +161,10 @@ TEST_CASE(
     "feature_group: update: features that share a table give the bits of one batch with the slots of both") {
   std::mt19937_64 random(seed() + 2);
   const index_t rows = 40, width = 24;
-  const feature_batch first(random, bags, rows, 5), second(random, bags, rows, 5);
+  const ragged_batch first = feature_batch(random, bags, rows, 5),
+                     second = feature_batch(random, bags, rows, 5);
   const std::vector<float> values = normals(random, 2 * bags * width);
-  feature_batch both = first;
+  ragged_batch both = first;
   for (std::size_t b = 1; b < second.offsets.size(); ++b) {
     both.offsets.push_back(second.offsets[b] + static_cast<std::int64_t>(first.ids.size()));
   }
@@ -235,7 +206,8 @@ TEST_CASE(
           CAPTURE(longest);
           CAPTURE(width);
           CAPTURE(rows);
-          const feature_batch first(random, batch, rows, longest), second(random, batch, rows, longest);
+          const ragged_batch first = feature_batch(random, batch, rows, longest),
+                             second = feature_batch(random, batch, rows, longest);
           const std::vector<float> values = normals(random, batch * 2 * width);
           auto table = table_of<f32_rows>(rows, width, 7);
           feature_group<sgd> group;
@@ -254,8 +226,9 @@ TEST_CASE(
 
 TEST_CASE("feature_group: update: what is wrong is named with its feature, and nothing is written") {
   std::mt19937_64 random(seed() + 3);
-  const feature_batch users(random, bags, 500, 3), items(random, bags, 9000, 3);
-  feature_batch bad = items;
+  const ragged_batch users = feature_batch(random, bags, 500, 3),
+                     items = feature_batch(random, bags, 9000, 3);
+  ragged_batch bad = items;
   bad.ids.back() = 9000;
   const std::vector<float> values = normals(random, bags * (17 + 32));
   const matrix_view<const float> gradient(values.data(), bags, 17 + 32);
@@ -392,7 +365,7 @@ TEST_CASE("feature_group: update: tables without rows, or with rows of no bytes,
 TEST_CASE(
     "feature_group: update: skipped ids of all features are counted, default rows get their gradients") {
   std::mt19937_64 random(seed() + 4);
-  feature_batch users(random, bags, 500, 2), more(random, bags, 500, 2);
+  ragged_batch users = feature_batch(random, bags, 500, 2), more = feature_batch(random, bags, 500, 2);
   users.ids[0] = -4;
   more.ids[1] = 500;
   const std::vector<float> values = normals(random, bags * 34);
@@ -468,14 +441,14 @@ TEST_CASE("feature_group: batches of few ids take no list, and have the bits and
   const dense_table<bf16_rows> items = table_of<bf16_rows>(900, 32, 2);
   inline_executor here;
   const auto of = [&](index_t longest) {
-    std::vector<feature_batch> made;
-    for (const index_t rows : {500, 900, 900}) made.emplace_back(random, 3, rows, longest);
+    std::vector<ragged_batch> made;
+    for (const index_t rows : {500, 900, 900}) made.push_back(feature_batch(random, 3, rows, longest));
     return made;
   };
   for (int round = 0; round < 50; ++round) {
     // 5 ids a bag at most are 15 of a batch, 9 may be more than 16.
     for (const index_t longest : {0, 1, 5, 9}) {
-      std::vector<feature_batch> made = of(longest);
+      std::vector<ragged_batch> made = of(longest);
       if (round % 5 == 4 && !made[2].ids.empty()) made[2].ids.back() = 900;  // a fault of the last feature
       feature_group<> group;
       group.add(users.view(), combiner::mean);

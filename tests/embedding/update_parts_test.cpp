@@ -28,6 +28,7 @@
 #include <deeprec/optim/sgd.hpp>
 
 #include "support/seed.hpp"
+#include "support/trained_rows.hpp"
 
 namespace {
 
@@ -55,45 +56,12 @@ struct eager_pool {
   context<thread_pool> ctx;
 };
 
-/// Bags of 0 to `longest` ids, half of them of one row where `hot`.
-struct made_batch {
-  std::vector<std::int64_t> offsets{0}, ids;
-  std::vector<float> weights;
-
-  made_batch(std::mt19937_64& random, index_t bags, index_t rows, int longest, bool hot) {
-    for (index_t b = 0; b < bags; ++b) {
-      for (auto n = random() % static_cast<unsigned>(longest + 1); n > 0; --n) {
-        const auto any = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(rows));
-        ids.push_back(hot && random() % 2 == 0 ? 7 : any);
-        weights.push_back(0.25F + static_cast<float>(random() % 16) / 8);
-      }
-      offsets.push_back(static_cast<std::int64_t>(ids.size()));
-    }
-  }
-  [[nodiscard]] jagged_view<> view(bool weighted = false) const {
-    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
-            static_cast<index_t>(ids.size()), weighted ? weights.data() : nullptr};
-  }
-};
-
-std::vector<float> normals(std::mt19937_64& random, index_t n) {
-  std::vector<float> values(static_cast<std::size_t>(n));
-  std::normal_distribution<float> normal;
-  for (float& x : values) x = normal(random);
-  return values;
-}
-
-template <class Format>
-dense_table<Format> table_of(index_t rows, index_t width, std::uint64_t from = 1) {
-  dense_table<Format> table(rows, Format(width, {.state_floats = rowwise_adagrad::row_state}));
-  inline_executor here;
-  table.initialize(here, row_init::uniform{.seed = from, .bound = 1.0F});
-  return table;
-}
-template <class Format>
-std::vector<std::byte> bytes_of(const dense_table<Format>& table) {
-  const auto view = table.view();
-  return {view.row(0), view.row(0) + view.rows() * view.format().stride_bytes()};
+/// Half of the ids are one row where `hot`.
+ragged_batch made_batch(std::mt19937_64& random, index_t bags, index_t rows, int longest, bool hot) {
+  return {random, bags, longest, [&]() -> std::int64_t {
+            const auto any = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(rows));
+            return hot && random() % 2 == 0 ? 7 : any;
+          }};
 }
 
 /// The rows after an update of a table of its own.
@@ -178,7 +146,7 @@ TEST_CASE(
       CAPTURE(bags);
       CAPTURE(hot);
       const index_t rows = 6001, width = 17;
-      const made_batch batch(random, bags, rows, 20, hot);
+      const ragged_batch batch = made_batch(random, bags, rows, 20, hot);
       const std::vector<float> values = normals(random, bags * width);
       const context alone{here};
       const auto on_each = [&](const char* what, const auto& run) {
@@ -219,7 +187,7 @@ TEST_CASE(
 TEST_CASE("update: the comparison above finds a part that is left out") {
   std::mt19937_64 random(seed());
   const index_t rows = 6001, width = 8;
-  const made_batch batch(random, 300, rows, 20, false);
+  const ragged_batch batch = made_batch(random, 300, rows, 20, false);
   const std::vector<float> values = normals(random, 300 * width);
   inline_executor here;
   const std::vector<std::byte> expected =
@@ -257,14 +225,14 @@ namespace {
 /// no rows.
 struct group_case {
   index_t bags = 500;
-  std::vector<made_batch> batches;
+  std::vector<ragged_batch> batches;
   std::vector<float> gradient;
   static constexpr index_t widths[6] = {5, 16, 16, 33, 8, 3};
 
   explicit group_case(std::mt19937_64& random) {
     for (const auto& [rows, longest] :
          {std::pair<index_t, int>{40, 1}, {9000, 60}, {9000, 55}, {50, 3}, {7000, 160}, {1, 0}}) {
-      batches.emplace_back(random, bags, rows, longest, rows == 7000);
+      batches.push_back(made_batch(random, bags, rows, longest, rows == 7000));
     }
     index_t all = 0;
     for (const index_t w : widths) all += w;
