@@ -72,11 +72,7 @@ struct slot_features {
                                  matrix_view<const float> gradient, const deeprec::rowwise_adagrad& optimizer,
                                  row_view rows);
 
-[[nodiscard]] status stack_forward(const step_context& on, stack_type& stack, matrix_view<const float> input);
-[[nodiscard]] status stack_backward(const step_context& on, stack_type& stack,
-                                    matrix_view<const float> gradient,
-                                    deeprec::compute_input_gradient wanted);
-/// The same with the activations and gradients of a pass; the stack is only read.
+/// Of a stack with the activations and gradients of a pass; the stack is only read.
 [[nodiscard]] status stack_forward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
                                    matrix_view<const float> input);
 [[nodiscard]] status stack_backward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,

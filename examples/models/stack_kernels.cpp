@@ -7,13 +7,6 @@
 
 namespace ctr {
 
-status stack_forward(const step_context& on, stack_type& stack, matrix_view<const float> input) {
-  return stack.forward(on, input);
-}
-status stack_backward(const step_context& on, stack_type& stack, matrix_view<const float> gradient,
-                      deeprec::compute_input_gradient wanted) {
-  return stack.backward(on, gradient, wanted);
-}
 status stack_forward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
                      matrix_view<const float> input) {
   return stack.forward(on, pass, input);

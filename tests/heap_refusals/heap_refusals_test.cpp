@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <new>
@@ -30,6 +31,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/task_plan.hpp>
 #include <deeprec/exec/trace_recorder.hpp>
+#include <deeprec/graph/lane_steps.hpp>
 #include <deeprec/graph/step_program.hpp>
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/pipeline/micro_batch.hpp>
@@ -90,12 +92,40 @@ void refuse_each(const Build& build) {
   }
 }
 
+/// Up to eight samples, without memory of its own.
+struct few_samples {
+  std::array<float, 8> x{};
+  index_t samples = 0;
+};
+/// The sum of x and of its squares, over samples.
+struct two_sums {
+  std::array<float, 2> x{};
+};
+
 std::vector<float> values_of(const dense_table<f32_rows>& table) {
   const auto* const first = reinterpret_cast<const float*>(table.view().data());
   return {first, first + table.bytes() / sizeof(float)};
 }
 
 }  // namespace
+
+template <>
+struct deeprec::batch_traits<few_samples> {
+  static index_t samples(const few_samples& v) { return v.samples; }
+  static void refer(const few_samples& whole, index_t first, index_t count, few_samples& part) {
+    std::copy_n(whole.x.begin() + first, count, part.x.begin());
+    part.samples = count;
+  }
+  static void make_room(few_samples& whole, index_t samples, const few_samples&) { whole.samples = samples; }
+  static void join(const few_samples& part, index_t first, few_samples& whole) {
+    std::copy_n(part.x.begin(), part.samples, whole.x.begin() + first);
+  }
+};
+template <>
+struct deeprec::batch_traits<two_sums> {
+  static void make_room(two_sums&, index_t, const two_sums&) {}
+  static matrix_view<float> gradient(two_sums& v) { return {v.x.data(), 1, 2}; }
+};
 
 TEST_CASE("n13: a feature that was refused when it was added is no feature of the group") {
   dense_table<f32_rows> a(10, 4, std::pmr::new_delete_resource()), b(10, 4, std::pmr::new_delete_resource());
@@ -362,6 +392,78 @@ TEST_CASE(
     CHECK(updates == 1);  // a run that was refused has made none
     return sum;
   });
+}
+
+TEST_CASE("by_lanes: a step that was refused memory trains nothing, and is whole when it is run again") {
+  for (const bool has_barrier : {false, true}) {
+    refuse_each([&] {
+      std::vector<float> trained;
+      trained.reserve(16);
+      step_graph g;
+      variable<std::vector<float>> v;
+      variable<std::vector<float>> scratch;
+      value<few_samples> in, squares, joined;
+      value<two_sums> sums;
+      until_granted([&] { v = g.variable("a variable with a name of some length", trained); });
+      until_granted([&] {
+        scratch = g.local("a local with a name of some length", [] { return std::vector<float>(8); });
+      });
+      until_granted([&] { in = g.placeholder<few_samples>("a placeholder with a name of some length"); });
+      until_granted([&] {
+        squares = g.add<few_samples>(
+                       "squares, under a name of some length",
+                       [](const few_samples& from, std::vector<float>& kept, few_samples& to) {
+                         to.samples = from.samples;
+                         for (std::size_t i = 0; i < static_cast<std::size_t>(from.samples); ++i)
+                           to.x[i] = kept[i] = from.x[i] * from.x[i];
+                       },
+                       in, g.write(scratch))
+                      .sample_wise();
+      });
+      joined = squares;
+      if (has_barrier) {
+        until_granted([&] {
+          joined = g.add<few_samples>(
+              "halves, under a name of some length",
+              [](const few_samples& from, few_samples& to) {
+                to.samples = from.samples;
+                for (std::size_t i = 0; i < from.x.size(); ++i) to.x[i] = from.x[i] / 2;
+              },
+              squares);
+        });
+      }
+      until_granted([&] {
+        sums = g.add<two_sums>(
+                    "sums, under a name of some length",
+                    [](const few_samples& from, two_sums& to) {
+                      to.x = {};
+                      for (std::size_t i = 0; i < static_cast<std::size_t>(from.samples); ++i)
+                        to.x[0] += from.x[i], to.x[1] += from.x[i] * from.x[i];
+                    },
+                    joined)
+                   .sample_wise();
+      });
+      until_granted([&] {
+        g.add(
+            "train, under a name of some length",
+            [](const two_sums& from, std::vector<float>& to) {
+              to.insert(to.end(), from.x.begin(), from.x.end());
+            },
+            sums, g.write(v));
+      });
+      until_granted([&] { g.keep(squares); });
+      std::vector<step_program> program;
+      program.reserve(1);
+      const step_options how{.samples = by_lanes({.most = 2, .fewest = 1, .samples = 2})};
+      until_granted([&] { program.push_back(step_program::compile(g, how).or_throw()); });
+      std::optional<step_state> state;
+      until_granted([&] { state.emplace(program[0].make_state()); });
+      state->feed(in, {{1, 2, 3, 4, 5, 6, 7}, 7});
+      until_granted([&] { return program[0].run(here, *state); });
+      until_granted([&] { return program[0].run(here, *state); });
+      return std::tuple(trained, state->get(squares).x, state->step());
+    });
+  }
 }
 
 TEST_CASE("mlp: a pass that was refused room for a batch has it when it is called again") {
