@@ -54,20 +54,27 @@ void observe_step([[maybe_unused]] const Source& source, [[maybe_unused]] const 
   }
 }
 
+/// What the kernels of both are called with.
+template <RowSource Source>
+update_args<typename Source::format_type> update_args_of(const batch_groups& grouped,
+                                                         const backward_pass& pass, const Source& source,
+                                                         float max_norm) {
+  return {grouped.rows(), pass.gradients(), pass.pooled(), max_norm, source.format()};
+}
+
 /// Steps the rows of groups of up to chunk_positions positions. max_norm: the norm that lookups scaled rows
 /// down to; 0: none. No allocation.
 template <class Context, RowSource Source, class Optimizer, class Rounding, class = detail::unit>
 void step_short_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
                        const Source& source, float max_norm, const Optimizer& optimizer, Rounding rounding) {
-  using format_type = typename Source::format_type;
-  using element = typename format_type::element;
-  const format_type format = source.format();
+  using element = typename Source::format_type::element;
   const row_groups& groups = grouped.groups();
-  if (groups.groups() == 0 || format.width() == 0) return;
-  const update_args<format_type> args{grouped.rows(), pass.gradients(), pass.pooled(), max_norm, format};
+  if (groups.groups() == 0 || source.format().width() == 0) return;
+  const auto args = update_args_of(grouped, pass, source, max_norm);
   const auto rows = prepare(optimizer);
   // A row is read and written; the gradients of its positions are read.
   const kernel_tuning& tuning = *ctx.tuning;
+  const auto& format = args.format;
   const double ns = 2 * ns_of_row(tuning, grouped.table_rows(), format.stride_bytes()) *
                         static_cast<double>(groups.groups()) +
                     ns_of_bytes(tuning, groups.size() * format.width() * index_t{sizeof(float)});
@@ -86,12 +93,10 @@ void step_short_groups(const Context& ctx, const batch_groups& grouped, const ba
 template <class Context, RowSource Source, class Optimizer, class Rounding, class = detail::unit>
 void step_long_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
                       const Source& source, float max_norm, const Optimizer& optimizer, Rounding rounding) {
-  using format_type = typename Source::format_type;
-  using element = typename format_type::element;
-  const format_type format = source.format();
+  using element = typename Source::format_type::element;
   const row_groups& groups = grouped.groups();
-  if (groups.size() <= chunk_positions || format.width() == 0) return;
-  const update_args<format_type> args{grouped.rows(), pass.gradients(), pass.pooled(), max_norm, format};
+  if (groups.size() <= chunk_positions || source.format().width() == 0) return;
+  const auto args = update_args_of(grouped, pass, source, max_norm);
   const auto rows = prepare(optimizer);
   for (index_t group = groups.first_repeated(); group < groups.groups(); ++group) {
     const index_t* const starts = groups.starts() + group;
