@@ -27,19 +27,25 @@ deeprec::status dlrm_by_hand::run(const step_context& on, const raw_rows& raw) {
   found_.reset();
   if (const status s = features.resolve(on, by_slot_, found_); !s) return s;
   if (const status s = features.look_up(on, found_, pooled_.make(batch, slots * width)); !s) return s;
-  if (const status s = stack_forward(on, bottom, dense_.view()); !s) return s;
+  if (const status s = stack_forward(on, bottom, bottom.own_pass(), dense_.view()); !s) return s;
   if (const status s = interact(on, bottom.output(), pooled_.view(), crossed_.make(batch, top.size(0))); !s)
     return s;
-  if (const status s = stack_forward(on, top, crossed_.view()); !s) return s;
+  if (const status s = stack_forward(on, top, top.own_pass(), crossed_.view()); !s) return s;
   if (const status s = loss_gradient(on, top.output(), labels_.view(), slope_.make(batch, 1)); !s) return s;
-  if (const status s = stack_backward(on, top, slope_.view(), compute_input_gradient::yes); !s) return s;
+  if (const status s = stack_backward(on, top, top.own_pass(), slope_.view(), compute_input_gradient::yes);
+      !s) {
+    return s;
+  }
   if (const status s = interact_backward(on, bottom.output(), pooled_.view(), top.input_gradient(),
                                          of_bottom_.make(batch, width), of_rows_.make(batch, slots * width));
       !s) {
     return s;
   }
-  if (const status s = stack_backward(on, bottom, of_bottom_.view(), compute_input_gradient::no); !s)
+  if (const status s =
+          stack_backward(on, bottom, bottom.own_pass(), of_bottom_.view(), compute_input_gradient::no);
+      !s) {
     return s;
+  }
   if (const status s = stack_step(on, bottom, model_.stack_optimizer()); !s) return s;
   if (const status s = stack_step(on, top, model_.stack_optimizer()); !s) return s;
   return features.update(on, by_slot_, found_, of_rows_.view(), model_.row_optimizer());
