@@ -137,7 +137,7 @@ TEST_CASE("quantized_rows: bytes are those of FBGEMM's fused rows") {
   CHECK(int4_rows(5).scale(int4_last.data()) == 0.5F);
   CHECK(int4_rows(5).row_bytes() == 7);
   CHECK(int4_rows(4).row_bytes() == 6);
-  CHECK(quantized_rows<8, float, dim<12>>(dim<12>()).stride_bytes() == 20);
+  CHECK(int8_rows(12).stride_bytes() == 20);
 }
 
 TEST_CASE("quantized_rows: ties go to the even code") {

@@ -274,10 +274,10 @@ void each_format(const F& f) {
   quantized(quantized_rows<8, f16>{}, "int8_f16", "f16_int8");
   quantized(quantized_rows<4, float>{}, "int4_f32", "f32_int4");
   quantized(quantized_rows<4, f16>{}, "int4_f16", "f16_int4");
-  f("int8_f32", quantized_rows<8, float, dim<7>>(dim<7>{}), int8_rows(7));
+  f("int8_f32", int8_rows(7), int8_rows(7));
   f("split_bf16", split_bf16_rows(7), split_bf16_rows(7, {.stride_bytes = 40}));
   f("split_bf16", split_bf16_rows(7, {.state_floats = 3}),
-    split_rows<dim<7>>(dim<7>{}, {.state_floats = 3, .stride_bytes = 48}));
+    split_bf16_rows(7, {.state_floats = 3, .stride_bytes = 48}));
   f("e4m3", e4m3_rows(7), e4m3_rows(7, {.stride_bytes = 16}));
   f("e5m2", e5m2_rows(7, {.state_floats = 2}), e5m2_rows(7, {.state_floats = 2, .stride_bytes = 20}));
   f("f64", plain_rows<double>(7), plain_rows<double>(7, {.stride_bytes = 72}));

@@ -77,7 +77,7 @@ TEST_CASE("plain_rows: optimizer state beside the row is aligned, zeroed, and ou
     CHECK(reinterpret_cast<std::byte*>(state) - table.view().row(i) == 12);
   }
   CHECK(f32_rows(3).stride_bytes() == 12);
-  CHECK(plain_rows<float, dim<16>>(dim<16>()).stride_bytes() == 64);
+  CHECK(f32_rows(16).stride_bytes() == 64);
   CHECK(f32_rows(3).state(nullptr) == nullptr);
 }
 
@@ -92,7 +92,7 @@ TEST_CASE("dense_table: the state of an optimizer has its floats behind each row
   CHECK(floats(dense_table<f32_rows>(3, 7, state_of<sgd>)) == 0);
   CHECK(floats(dense_table<bf16_rows>(3, 7, state_of<adam>, std::pmr::new_delete_resource())) == 14);
   CHECK(floats(dense_table<split_bf16_rows>(3, 7, state_of<adagrad>)) == 7);
-  CHECK(floats(dense_table<plain_rows<float, dim<8>>>(3, dim<8>{}, state_of<rowwise_adam>)) == 9);
+  CHECK(floats(dense_table<f32_rows>(3, 8, state_of<rowwise_adam>)) == 9);
   CHECK(dense_table<f32_rows>(3, 7, state_of<adagrad>).width() == 7);
 }
 

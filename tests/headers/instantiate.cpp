@@ -171,7 +171,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   dense_table<f32_rows> f32(n, f32_rows(n, {.state_floats = 2 * n}));
   dense_table<f16_rows> f16s(n, f16_rows(n, {.state_floats = 1}), &huge);
   dense_table<bf16_rows> bf16s(n, n);
-  dense_table<plain_rows<float, dim<16>>> fixed(n, dim<16>());
+  dense_table<f32_rows> fixed(n, 16);
   f32.initialize(ctx, row_init::uniform{});
   f16s.initialize(here, row_init::normal{});
   bf16s.initialize(pool, row_init::zeros{});
@@ -298,7 +298,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   // Tensor operators.
   const bool flags[] = {true, false};
   expect(row_select(pool, std::vector<std::uint8_t>(16), in, out, out));
-  expect(row_select(ctx, flags, half, half, matrix_view(half.data_handle(), n, dim<8>())));
+  expect(row_select(ctx, flags, half, half, matrix_view(half.data_handle(), n, 8)));
   expect(transpose(pool, in, out));
   expect(tile(here, half, 1, 2, half));
   expect(column_sums(pool, half, array_view<float>()));

@@ -207,7 +207,7 @@ TEST_CASE_TEMPLATE_DEFINE("dlpack: a view makes a tensor, and the tensor the sam
   CHECK(again.extent(1) == 8);
   CHECK(again.stride(0) == 20);
 
-  const matrix_view<bf16, device_space, dim<8>> on_device(memory.data(), 4, 8);
+  const matrix_view<bf16, device_space> on_device(memory.data(), 4, 8);
   const auto second = to_dlpack<Tensor>(on_device, {dlpack_device_type::cuda, 1});
   matrix_view<bf16, device_space> there;
   CHECK(from_dlpack(*second, there, 1).ok());

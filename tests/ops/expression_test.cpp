@@ -528,15 +528,13 @@ TEST_CASE("expression: expressions are values; owned leaves share their memory")
   CHECK(s.code() == errc::shape_mismatch);
 }
 
-TEST_CASE("expression: static widths, other spaces of the host, mutable containers") {
+TEST_CASE("expression: other spaces of the host, mutable containers") {
   inline_executor here;
   floats a(24, 1), b(24, 2), out(24), r(8, 3);
-  const matrix_view<const float, unified_space, dim<8>> x(a.data(), 3, dim<8>{});
-  CHECK(evaluate(here,
-                 assign(matrix_view(out.data(), 3, dim<8>{}), in(x) + in(matrix(b.data(), 3, 8)) + row(r)))
+  const matrix_view<const float, unified_space> x(a.data(), 3, 8);
+  CHECK(evaluate(here, assign(matrix_view(out.data(), 3, 8), in(x) + in(matrix(b.data(), 3, 8)) + row(r)))
             .ok());
   CHECK(out == floats(24, 6));
-  static_assert(decltype(in(x) + 1)::columns_known == 8);
 }
 
 TEST_CASE("expression: empty shapes") {

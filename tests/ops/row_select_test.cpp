@@ -463,9 +463,9 @@ TEST_CASE("row_select: static widths, mutable operands and other spaces of the h
   inline_executor here;
   std::vector<float> a(32, 1), b(32, 2), out(32);
   const bool cond[4] = {false, true, true, false};
-  const matrix_view<float, unified_space, dim<8>> t(a.data(), 4, dim<8>{});
+  const matrix_view<float, unified_space> t(a.data(), 4, 8);
   const matrix_view<float> e(b.data(), 4, 8);
-  CHECK(row_select(here, cond, t, e, matrix_view(out.data(), 4, dim<8>{})).ok());
+  CHECK(row_select(here, cond, t, e, matrix_view(out.data(), 4, 8)).ok());
   CHECK(out[0] == 2);
   CHECK(out[8] == 1);
   CHECK(out[31] == 2);

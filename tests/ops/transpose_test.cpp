@@ -201,8 +201,7 @@ TEST_CASE("transpose: one row for all, static widths, other spaces of the host, 
   CHECK(transpose(here, matrix_view<const int>(row.data(), 4, 3, 0), matrix_view(out.data(), 3, 4)).ok());
   CHECK(out == std::vector<int>{1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3});
   std::vector<int> in{1, 2, 3, 4};
-  CHECK(transpose(here, matrix_view<int, unified_space, dim<2>>(in.data(), 2, dim<2>{}),
-                  matrix_view<int>(out.data(), 2, 2))
+  CHECK(transpose(here, matrix_view<int, unified_space>(in.data(), 2, 2), matrix_view<int>(out.data(), 2, 2))
             .ok());
   CHECK(out[1] == 3);
   CHECK(transpose(here, matrix_view<const int>(nullptr, 0, 5), matrix_view<int>(nullptr, 5, 0)).ok());

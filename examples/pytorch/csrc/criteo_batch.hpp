@@ -122,12 +122,12 @@ class criteo_batch {
   }
 
   [[nodiscard]] deeprec::matrix_view<float> labels() noexcept {
-    return {const_cast<float*>(rows_.labels().data()), 1, deeprec::dim<>(rows_.rows())};
+    return {const_cast<float*>(rows_.labels().data()), 1, rows_.rows()};
   }
   [[nodiscard]] deeprec::matrix_view<float> dense() noexcept { return rows_.dense(); }
   /// (26, rows)
   [[nodiscard]] deeprec::matrix_view<std::int64_t> ids() noexcept {
-    return {memory_.ids(), shape.features, deeprec::dim<>(rows_.rows())};
+    return {memory_.ids(), shape.features, rows_.rows()};
   }
 
  private:

@@ -118,9 +118,8 @@ template <class Format>
 class table_of final : public table {
  public:
   table_of(table_config config, index_t state_floats)
-      : table(std::move(config)), rows_(config_.rows, Format(deeprec::dim<>(config_.width))) {
-    state_ = deeprec::dense_table<deeprec::f32_rows>(config_.rows,
-                                                     deeprec::f32_rows(deeprec::dim<>(state_floats)));
+      : table(std::move(config)), rows_(config_.rows, Format(config_.width)) {
+    state_ = deeprec::dense_table<deeprec::f32_rows>(config_.rows, deeprec::f32_rows(state_floats));
   }
 
   /// With rows that an optimizer steps, or for lookups only.

@@ -47,7 +47,7 @@ template <class T>
 deeprec::matrix_view<T> matrix(const at::Tensor& tensor) {
   using element = std::remove_const_t<T>;
   auto* const data = static_cast<element*>(tensor.data_ptr());
-  return {data, tensor.size(0), deeprec::dim<>(tensor.size(1)), tensor.stride(0)};
+  return {data, tensor.size(0), tensor.size(1), tensor.stride(0)};
 }
 
 /// The same values in rows that matrix() can view: itself where it can.

@@ -94,7 +94,7 @@ class row_select_op : public guarded_op {
   template <class Byte>
   static deeprec::matrix_view<Byte> bytes_of(const Tensor& tensor, index_t width) {
     return {reinterpret_cast<Byte*>(const_cast<char*>(tensor.tensor_data().data())), tensor.dim_size(0),
-            deeprec::dim<>(width)};
+            width};
   }
   static std::string shapes(OpKernelContext* context) {
     return context->input(0).shape().DebugString() + ", " + context->input(1).shape().DebugString() + ", " +

@@ -72,8 +72,7 @@ class safe_lookup_op : public guarded_op {
     OP_REQUIRES_OK(context, shape.AddDimWithStatus(tables.width()));
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
-    const deeprec::matrix_view<float> rows(out->flat<float>().data(), bags.bags(),
-                                           deeprec::dim<>(tables.width()));
+    const deeprec::matrix_view<float> rows(out->flat<float>().data(), bags.bags(), tables.width());
     auto executor = threads(context);
     const auto ctx = call_on(executor);
     OP_REQUIRES_OK(context, to_tensorflow(tables.visit([&](const auto& table) {

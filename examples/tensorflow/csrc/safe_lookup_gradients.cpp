@@ -69,8 +69,7 @@ class gradient_op : public guarded_op {
         context, given.NumElements() == bags.bags() * tables.width(),
         absl::InvalidArgumentError("deeprec: gradient must have the shape of the lookup's result (has " +
                                    given.shape().DebugString() + ")"));
-    const deeprec::matrix_view<const float> gradient(given.flat<float>().data(), bags.bags(),
-                                                     deeprec::dim<>(tables.width()));
+    const deeprec::matrix_view<const float> gradient(given.flat<float>().data(), bags.bags(), tables.width());
     write(context, bags, tables, gradient);
   }
 

@@ -167,7 +167,7 @@ class tables_of {
       return absl::InvalidArgumentError("deeprec: a table must have 2 dimensions (has " +
                                         std::to_string(tensor.dims()) + ")");
     const deeprec::matrix_view<const float> rows(tensor.flat<float>().data(), tensor.dim_size(0),
-                                                 deeprec::dim<>(tensor.dim_size(1)));
+                                                 tensor.dim_size(1));
     parts_.push_back(deeprec::as_table(rows));
     if (parts_.back().format().width() != parts_[0].format().width())
       return absl::InvalidArgumentError("deeprec: parts of a table must have rows of one width (have " +

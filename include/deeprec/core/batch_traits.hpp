@@ -107,9 +107,9 @@ DEEPREC_APART inline void scale_into(float* to, const float* from, float weight,
 }}  // namespace detail::DEEPREC_UNIT
 
 /// A row is a sample.
-template <class T, MemorySpace Space, class Columns>
-struct batch_traits<matrix_view<T, Space, Columns>> {
-  using value_type = matrix_view<T, Space, Columns>;
+template <class T, MemorySpace Space>
+struct batch_traits<matrix_view<T, Space>> {
+  using value_type = matrix_view<T, Space>;
   static index_t samples(const value_type& v) noexcept { return v.extent(0); }
   static value_type split(const value_type& v, index_t first, index_t count) {
     DEEPREC_EXPECTS(0 <= first && 0 <= count && count <= v.extent(0) - first);
@@ -120,8 +120,7 @@ struct batch_traits<matrix_view<T, Space, Columns>> {
     return detail::capped_product(detail::capped_product(v.extent(0), v.extent(1)), sizeof(T));
   }
   /// @pre the two have the same shape
-  static void accumulate(const value_type& sum, const matrix_view<const float, Space, Columns>& part,
-                         float weight)
+  static void accumulate(const value_type& sum, const matrix_view<const float, Space>& part, float weight)
     requires(std::is_same_v<T, float> && !std::is_same_v<Space, device_space>)
   {
     DEEPREC_EXPECTS(sum.extent(0) == part.extent(0) && sum.extent(1) == part.extent(1));

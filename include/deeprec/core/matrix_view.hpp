@@ -20,34 +20,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-inline constexpr index_t dynamic_size = -1;
-
-/// A size known at compile time (dim<128>) or at run time (dim<>).
-template <index_t Size = dynamic_size>
-struct dim {
-  static_assert(Size >= 0, "deeprec::dim: a static size is not negative. Fix: dim<128> or dim<>.");
-  static constexpr bool is_static = true;
-  constexpr dim() noexcept = default;
-  DEEPREC_HD constexpr explicit(false) dim([[maybe_unused]] index_t size) { DEEPREC_EXPECTS(size == Size); }
-  DEEPREC_HD static constexpr index_t value() noexcept { return Size; }
-};
-
-template <>
-struct dim<dynamic_size> {
-  static constexpr bool is_static = false;
-  constexpr dim() noexcept = default;
-  DEEPREC_HD constexpr explicit(false) dim(index_t size) noexcept : size_(size) {}
-  DEEPREC_HD constexpr index_t value() const noexcept { return size_; }
-
- private:
-  index_t size_ = 0;
-};
-
-/// Non-owning row-major matrix in the memory space Space; Columns is dim<> or dim<N>.
+/// Non-owning row-major matrix in the memory space Space.
 /// Trivially copyable; pass it by value.
 ///
 /// @threads as its memory: concurrent readers are safe, a writer needs rows of its own
-template <class T, MemorySpace Space = host_space, class Columns = dim<>>
+template <class T, MemorySpace Space = host_space>
 class matrix_view {
  public:
   using element_type = T;
@@ -55,34 +32,29 @@ class matrix_view {
   using space = Space;
 
   constexpr matrix_view() noexcept = default;
-  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, std::type_identity_t<Columns> columns) noexcept
-      : matrix_view(data, rows, columns, columns.value()) {}
+  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, index_t columns) noexcept
+      : matrix_view(data, rows, columns, columns) {}
   /// @param row_stride elements from one row to the next; at least the number of columns
-  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, std::type_identity_t<Columns> columns,
-                                   index_t row_stride) noexcept
-      : data_(data), rows_(rows), stride_(row_stride), columns_(columns) {}
+  DEEPREC_HD constexpr matrix_view(T* data, index_t rows, index_t columns, index_t row_stride) noexcept
+      : data_(data), rows_(rows), columns_(columns), stride_(row_stride) {}
 
-  /// Converts to const elements, to a run-time width, or to a space that may reach this memory. From a
-  /// run-time width to a static one the widths must be equal; two different static ones don't convert.
-  template <class U, MemorySpace From, class OtherColumns>
-    requires std::is_convertible_v<U (*)[], T (*)[]> && reachable_as<From, Space> &&
-             (!Columns::is_static || !OtherColumns::is_static || std::is_same_v<Columns, OtherColumns>)
-  DEEPREC_HD constexpr matrix_view(const matrix_view<U, From, OtherColumns>& other)
-      : matrix_view(other.data_handle(), other.extent(0), Columns(other.extent(1)), other.stride(0)) {}
-  template <class U, MemorySpace From, class OtherColumns>
+  /// Converts to const elements, or to a space that may reach this memory.
+  template <class U, MemorySpace From>
+    requires std::is_convertible_v<U (*)[], T (*)[]> && reachable_as<From, Space>
+  DEEPREC_HD constexpr matrix_view(const matrix_view<U, From>& other)
+      : matrix_view(other.data_handle(), other.extent(0), other.extent(1), other.stride(0)) {}
+  template <class U, MemorySpace From>
     requires(!reachable_as<From, Space>)
-  matrix_view(const matrix_view<U, From, OtherColumns>&) = delete;
+  matrix_view(const matrix_view<U, From>&) = delete;
 
   [[nodiscard]] DEEPREC_HD constexpr T* data_handle() const noexcept { return data_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t extent(int rank) const noexcept {
-    return rank == 0 ? rows_ : columns_.value();
+    return rank == 0 ? rows_ : columns_;
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride(int rank) const noexcept {
     return rank == 0 ? stride_ : 1;
   }
-  [[nodiscard]] DEEPREC_HD constexpr bool empty() const noexcept {
-    return rows_ == 0 || columns_.value() == 0;
-  }
+  [[nodiscard]] DEEPREC_HD constexpr bool empty() const noexcept { return rows_ == 0 || columns_ == 0; }
 
   /// Reports negative sizes, null data, and more elements than memory can hold. Reads no element.
   /// @param when_null the detail of the status where data is null: a string literal that names the operand
@@ -93,7 +65,7 @@ class matrix_view {
   [[nodiscard]] constexpr status validate(
       const char* when_null = "matrix_view: data must not be null") const noexcept {
     if (valid()) return {};
-    if (rows_ < 0 || columns_.value() < 0) {
+    if (rows_ < 0 || columns_ < 0) {
       return {errc::shape_mismatch, "matrix_view: extents must not be negative"};
     }
     if (data_ == nullptr) return {errc::shape_mismatch, when_null};
@@ -101,12 +73,11 @@ class matrix_view {
   }
   /// True when validate() is ok.
   [[nodiscard]] constexpr bool valid() const noexcept {
-    if (rows_ < 0 || columns_.value() < 0) return false;
+    if (rows_ < 0 || columns_ < 0) return false;
     if (empty()) return true;
     if (data_ == nullptr) return false;
     const index_t behind = detail::capped_product(rows_ - 1, stride_);
-    return detail::fits_memory(detail::capped_sum(behind < 0 ? -behind : behind, columns_.value()),
-                               sizeof(T));
+    return detail::fits_memory(detail::capped_sum(behind < 0 ? -behind : behind, columns_), sizeof(T));
   }
 
   /// Pointer to the first element of row i.
@@ -116,7 +87,7 @@ class matrix_view {
   [[nodiscard]] DEEPREC_HD constexpr T& operator()(index_t i, index_t j) const
     requires reachable_as<Space, host_space>
   {
-    DEEPREC_EXPECTS(0 <= i && i < rows_ && 0 <= j && j < columns_.value());
+    DEEPREC_EXPECTS(0 <= i && i < rows_ && 0 <= j && j < columns_);
     return data_[i * stride_ + j];
   }
 #if defined(__CUDACC__)
@@ -143,26 +114,16 @@ class matrix_view {
     return {row(first), count, columns_, stride_};
   }
   /// Columns [first, first + count) of every row; the stride stays.
-  [[nodiscard]] DEEPREC_HD constexpr matrix_view<T, Space> columns(index_t first, index_t count) const {
-    DEEPREC_EXPECTS(0 <= first && 0 <= count && count <= columns_.value() - first);
-    return {data_ + first, rows_, dim<>(count), stride_};
+  [[nodiscard]] DEEPREC_HD constexpr matrix_view columns(index_t first, index_t count) const {
+    DEEPREC_EXPECTS(0 <= first && 0 <= count && count <= columns_ - first);
+    return {data_ + first, rows_, count, stride_};
   }
 
  private:
   T* data_ = nullptr;
-  index_t rows_ = 0;
+  index_t rows_ = 0, columns_ = 0;
   index_t stride_ = 0;
-  [[no_unique_address]] Columns columns_{};
 };
-
-template <class T>
-matrix_view(T*, index_t, index_t) -> matrix_view<T, host_space, dim<>>;
-template <class T>
-matrix_view(T*, index_t, index_t, index_t) -> matrix_view<T, host_space, dim<>>;
-template <class T, index_t N>
-matrix_view(T*, index_t, dim<N>) -> matrix_view<T, host_space, dim<N>>;
-template <class T, index_t N>
-matrix_view(T*, index_t, dim<N>, index_t) -> matrix_view<T, host_space, dim<N>>;
 
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
 
@@ -170,8 +131,8 @@ namespace detail {
 
 template <class>
 inline constexpr bool is_matrix_view = false;
-template <class T, class Space, class Columns>
-inline constexpr bool is_matrix_view<matrix_view<T, Space, Columns>> = true;
+template <class T, class Space>
+inline constexpr bool is_matrix_view<matrix_view<T, Space>> = true;
 
 /// True when the rows, with their stride, have no more bytes than an index can count.
 constexpr bool countable(index_t rows, index_t columns, index_t stride) noexcept {

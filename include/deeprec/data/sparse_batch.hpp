@@ -92,12 +92,10 @@ class sparse_batch {
   }
   /// @shape (B, dense_columns)
   [[nodiscard]] matrix_view<const float> dense() const noexcept {
-    return {dense_.data(), rows_, dim<>(shape_.dense_columns)};
+    return {dense_.data(), rows_, shape_.dense_columns};
   }
   /// The same, writable, for normalisation in place.
-  [[nodiscard]] matrix_view<float> dense() noexcept {
-    return {dense_.data(), rows_, dim<>(shape_.dense_columns)};
-  }
+  [[nodiscard]] matrix_view<float> dense() noexcept { return {dense_.data(), rows_, shape_.dense_columns}; }
   /// The bags of feature s. Valid until the batch is written to.
   ///
   /// @shape   B bags

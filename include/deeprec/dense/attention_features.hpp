@@ -69,12 +69,11 @@ status check_feature_shapes(const Queries& queries, const Keys& keys, const Offs
 /// @example  @snippet tests/dense/attention_test.cpp attention_features
 /// @source   Zhou et al. 2018, arXiv:1706.06978
 template <class Context, class Query, class Key, class Offsets, class Out, MemorySpace Space,
-          class QueryColumns, class KeyColumns, class OutColumns, class = detail::unit>
+          class = detail::unit>
 [[nodiscard]] status attention_features_forward(Context&& context_or_executor,
-                                                matrix_view<Query, Space, QueryColumns> queries,
-                                                matrix_view<Key, Space, KeyColumns> keys,
-                                                const Offsets& offsets,
-                                                matrix_view<Out, Space, OutColumns> output) {
+                                                matrix_view<Query, Space> queries,
+                                                matrix_view<Key, Space> keys, const Offsets& offsets,
+                                                matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_features_forward");
   if (!call) return call.stopped();
@@ -153,15 +152,13 @@ status attention_features_forward_on(host_backend, const Context& ctx,
 /// @error    as attention_features_forward. On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_features_backward
 template <class Context, class Query, class Key, class Offsets, class Out, class ToQuery, class ToKey,
-          MemorySpace Space, class QueryColumns, class KeyColumns, class OutColumns, class ToQueryColumns,
-          class ToKeyColumns, class = detail::unit>
+          MemorySpace Space, class = detail::unit>
 [[nodiscard]] status attention_features_backward(Context&& context_or_executor,
-                                                 matrix_view<Query, Space, QueryColumns> queries,
-                                                 matrix_view<Key, Space, KeyColumns> keys,
-                                                 const Offsets& offsets,
-                                                 matrix_view<Out, Space, OutColumns> output_gradient,
-                                                 matrix_view<ToQuery, Space, ToQueryColumns> query_gradient,
-                                                 matrix_view<ToKey, Space, ToKeyColumns> key_gradient,
+                                                 matrix_view<Query, Space> queries,
+                                                 matrix_view<Key, Space> keys, const Offsets& offsets,
+                                                 matrix_view<Out, Space> output_gradient,
+                                                 matrix_view<ToQuery, Space> query_gradient,
+                                                 matrix_view<ToKey, Space> key_gradient,
                                                  gradient_write of_keys = gradient_write::overwrite) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_features_backward");

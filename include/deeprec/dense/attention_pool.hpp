@@ -69,11 +69,10 @@ inline constexpr pool_texts pool_forward_texts{
 /// @example  @snippet tests/dense/attention_test.cpp attention_pool
 /// @source   Zhou et al. 2018, arXiv:1706.06978
 template <class Context, class Score, class Key, class Offsets, class Out, MemorySpace Space,
-          class ScoreColumns, class KeyColumns, class OutColumns, class = detail::unit>
-[[nodiscard]] status attention_pool_forward(Context&& context_or_executor,
-                                            matrix_view<Score, Space, ScoreColumns> scores,
-                                            matrix_view<Key, Space, KeyColumns> keys, const Offsets& offsets,
-                                            matrix_view<Out, Space, OutColumns> output) {
+          class = detail::unit>
+[[nodiscard]] status attention_pool_forward(Context&& context_or_executor, matrix_view<Score, Space> scores,
+                                            matrix_view<Key, Space> keys, const Offsets& offsets,
+                                            matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_pool_forward");
   if (!call) return call.stopped();
@@ -104,12 +103,11 @@ template <class Context, class Score, class Key, class Offsets, class Out, Memor
 /// @error    as without a softmax. On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_pool_softmax
 template <class Context, class Score, class Key, class Offsets, class Weight, class Out, MemorySpace Space,
-          class ScoreColumns, class KeyColumns, class WeightColumns, class OutColumns, class = detail::unit>
-[[nodiscard]] status attention_pool_forward(Context&& context_or_executor,
-                                            matrix_view<Score, Space, ScoreColumns> scores,
-                                            matrix_view<Key, Space, KeyColumns> keys, const Offsets& offsets,
-                                            matrix_view<Weight, Space, WeightColumns> weights,
-                                            matrix_view<Out, Space, OutColumns> output) {
+          class = detail::unit>
+[[nodiscard]] status attention_pool_forward(Context&& context_or_executor, matrix_view<Score, Space> scores,
+                                            matrix_view<Key, Space> keys, const Offsets& offsets,
+                                            matrix_view<Weight, Space> weights,
+                                            matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_pool_forward");
   if (!call) return call.stopped();
@@ -192,14 +190,12 @@ status attention_pool_forward_on(host_backend, const Context& ctx, attention_wei
 /// @error    as attention_pool_forward. On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_pool_backward
 template <class Context, class Weight, class Key, class Offsets, class Out, class ToScore, class ToKey,
-          MemorySpace Space, class WeightColumns, class KeyColumns, class OutColumns, class ToScoreColumns,
-          class ToKeyColumns, class = detail::unit>
+          MemorySpace Space, class = detail::unit>
 [[nodiscard]] status attention_pool_backward(Context&& context_or_executor,
-                                             matrix_view<Weight, Space, WeightColumns> weights,
-                                             matrix_view<Key, Space, KeyColumns> keys, const Offsets& offsets,
-                                             matrix_view<Out, Space, OutColumns> output_gradient,
-                                             matrix_view<ToScore, Space, ToScoreColumns> score_gradient,
-                                             matrix_view<ToKey, Space, ToKeyColumns> key_gradient,
+                                             matrix_view<Weight, Space> weights, matrix_view<Key, Space> keys,
+                                             const Offsets& offsets, matrix_view<Out, Space> output_gradient,
+                                             matrix_view<ToScore, Space> score_gradient,
+                                             matrix_view<ToKey, Space> key_gradient,
                                              attention_pool_options how = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_pool_backward");

@@ -58,9 +58,9 @@ constexpr bool is_crossed(const View& v, index_t rows, index_t columns) noexcept
 ///           output overlaps an operand in part
 /// @example  @snippet tests/dense/cross_layer_test.cpp cross_layer
 /// @source   Wang et al. 2021, arXiv:2008.13535
-template <class Backends = host_gemm_backends, class Context, class X0, MemorySpace Space, class X0Columns,
-          class Weights, class = detail::unit>
-[[nodiscard]] status cross_layer_forward(Context&& context_or_executor, matrix_view<X0, Space, X0Columns> x0,
+template <class Backends = host_gemm_backends, class Context, class X0, MemorySpace Space, class Weights,
+          class = detail::unit>
+[[nodiscard]] status cross_layer_forward(Context&& context_or_executor, matrix_view<X0, Space> x0,
                                          detail::given_view<const float, Space> x, const Weights& weights,
                                          detail::given_view<const float, Space> bias,
                                          detail::given_view<float, Space> product,
@@ -136,15 +136,15 @@ status cross_layer_forward_on(host_backend, const Context& ctx, matrix_view<cons
 /// @error    shape_mismatch (names the operand; nothing is written) · unsupported where a gradient overlaps
 ///           an operand in part · errors of gemm(): x0_gradient was added to by then
 /// @example  @snippet tests/dense/cross_layer_test.cpp cross_layer_backward
-template <class Backends = host_gemm_backends, class Context, class X0, MemorySpace Space, class X0Columns,
-          class Weights, class = detail::unit>
+template <class Backends = host_gemm_backends, class Context, class X0, MemorySpace Space, class Weights,
+          class = detail::unit>
 [[nodiscard]] status cross_layer_backward(
-    Context&& context_or_executor, matrix_view<X0, Space, X0Columns> x0,
-    detail::given_view<const float, Space> x, detail::given_view<const float, Space> product,
-    detail::given_view<const float, Space> output_gradient, const Weights& weights,
-    detail::given_view<float, Space> product_gradient, detail::given_view<float, Space> weight_gradient,
-    detail::given_view<float, Space> bias_gradient, detail::given_view<float, Space> x0_gradient,
-    detail::given_view<float, Space> x_gradient, gemm_math math = gemm_math::f32) {
+    Context&& context_or_executor, matrix_view<X0, Space> x0, detail::given_view<const float, Space> x,
+    detail::given_view<const float, Space> product, detail::given_view<const float, Space> output_gradient,
+    const Weights& weights, detail::given_view<float, Space> product_gradient,
+    detail::given_view<float, Space> weight_gradient, detail::given_view<float, Space> bias_gradient,
+    detail::given_view<float, Space> x0_gradient, detail::given_view<float, Space> x_gradient,
+    gemm_math math = gemm_math::f32) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "cross_layer_backward");
   if (!call) return call.stopped();

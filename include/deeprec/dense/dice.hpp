@@ -113,11 +113,10 @@ void dice_batch_statistics(const Context& ctx, matrix_view<const float> x,
 ///           nothing is written
 /// @example  @snippet tests/dense/dice_test.cpp dice
 /// @source   Zhou et al. 2018, arXiv:1706.06978
-template <class Context, class X, class Y, MemorySpace Space, class XColumns, class YColumns,
-          class = detail::unit>
-[[nodiscard]] status dice_forward(Context&& context_or_executor, matrix_view<X, Space, XColumns> x,
+template <class Context, class X, class Y, MemorySpace Space, class = detail::unit>
+[[nodiscard]] status dice_forward(Context&& context_or_executor, matrix_view<X, Space> x,
                                   std::type_identity_t<array_view<const float, Space>> alpha,
-                                  const dice_statistics<Space>& statistics, matrix_view<Y, Space, YColumns> y,
+                                  const dice_statistics<Space>& statistics, matrix_view<Y, Space> y,
                                   dice_options how = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dice_forward");
@@ -186,13 +185,11 @@ status dice_forward_on(host_backend, const Context& ctx, matrix_view<const float
 /// @error    shape_mismatch naming the operand; invalid_value where epsilon is not positive. On an error
 ///           nothing is written
 /// @example  @snippet tests/dense/dice_test.cpp dice_backward
-template <class Context, class X, class G, class ToX, MemorySpace Space, class XColumns, class GColumns,
-          class ToXColumns, class = detail::unit>
-[[nodiscard]] status dice_backward(Context&& context_or_executor, matrix_view<X, Space, XColumns> x,
+template <class Context, class X, class G, class ToX, MemorySpace Space, class = detail::unit>
+[[nodiscard]] status dice_backward(Context&& context_or_executor, matrix_view<X, Space> x,
                                    std::type_identity_t<array_view<const float, Space>> alpha,
-                                   const dice_statistics<Space>& statistics,
-                                   matrix_view<G, Space, GColumns> y_gradient,
-                                   matrix_view<ToX, Space, ToXColumns> x_gradient,
+                                   const dice_statistics<Space>& statistics, matrix_view<G, Space> y_gradient,
+                                   matrix_view<ToX, Space> x_gradient,
                                    std::type_identity_t<array_view<float, Space>> alpha_gradient,
                                    dice_options how = {}) {
   const auto ctx = detail::as_context(context_or_executor);

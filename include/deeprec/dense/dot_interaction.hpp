@@ -77,12 +77,10 @@ inline bool interaction_leaves_cache(const kernel_tuning& tuning, index_t sample
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/dot_interaction_test.cpp dot_interaction
 /// @source   Naumov et al. 2019, arXiv:1906.00091
-template <class Context, class Dense, class Pooled, class Out, MemorySpace Space, class DenseColumns,
-          class PooledColumns, class OutColumns, class = detail::unit>
-[[nodiscard]] status dot_interaction_forward(Context&& context_or_executor,
-                                             matrix_view<Dense, Space, DenseColumns> dense,
-                                             matrix_view<Pooled, Space, PooledColumns> pooled,
-                                             matrix_view<Out, Space, OutColumns> output) {
+template <class Context, class Dense, class Pooled, class Out, MemorySpace Space, class = detail::unit>
+[[nodiscard]] status dot_interaction_forward(Context&& context_or_executor, matrix_view<Dense, Space> dense,
+                                             matrix_view<Pooled, Space> pooled,
+                                             matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dot_interaction_forward");
   if (!call) return call.stopped();
@@ -144,14 +142,12 @@ status dot_interaction_forward_on(host_backend, const Context& ctx, matrix_view<
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/dot_interaction_test.cpp dot_interaction_backward
 template <class Context, class Dense, class Pooled, class Out, class ToDense, class ToPooled,
-          MemorySpace Space, class DenseColumns, class PooledColumns, class OutColumns, class ToDenseColumns,
-          class ToPooledColumns, class = detail::unit>
-[[nodiscard]] status dot_interaction_backward(Context&& context_or_executor,
-                                              matrix_view<Dense, Space, DenseColumns> dense,
-                                              matrix_view<Pooled, Space, PooledColumns> pooled,
-                                              matrix_view<Out, Space, OutColumns> output_gradient,
-                                              matrix_view<ToDense, Space, ToDenseColumns> dense_gradient,
-                                              matrix_view<ToPooled, Space, ToPooledColumns> pooled_gradient) {
+          MemorySpace Space, class = detail::unit>
+[[nodiscard]] status dot_interaction_backward(Context&& context_or_executor, matrix_view<Dense, Space> dense,
+                                              matrix_view<Pooled, Space> pooled,
+                                              matrix_view<Out, Space> output_gradient,
+                                              matrix_view<ToDense, Space> dense_gradient,
+                                              matrix_view<ToPooled, Space> pooled_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dot_interaction_backward");
   if (!call) return call.stopped();

@@ -59,11 +59,9 @@ constexpr bool takes_pairs(const Out& out, const Pooled& pooled, index_t width) 
 /// @error    shape_mismatch (names the operand). On an error nothing is written
 /// @example  @snippet tests/dense/fm_interaction_test.cpp fm_interaction
 /// @source   Guo et al. 2017, arXiv:1703.04247; He and Chua 2017, arXiv:1708.05027
-template <class Context, class Pooled, class Out, MemorySpace Space, class PooledColumns, class OutColumns,
-          class = detail::unit>
-[[nodiscard]] status fm_interaction_forward(Context&& context_or_executor,
-                                            matrix_view<Pooled, Space, PooledColumns> pooled, index_t width,
-                                            matrix_view<Out, Space, OutColumns> output) {
+template <class Context, class Pooled, class Out, MemorySpace Space, class = detail::unit>
+[[nodiscard]] status fm_interaction_forward(Context&& context_or_executor, matrix_view<Pooled, Space> pooled,
+                                            index_t width, matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fm_interaction_forward");
   if (!call) return call.stopped();
@@ -125,12 +123,10 @@ status fm_interaction_forward_on(host_backend, const Context& ctx, matrix_view<c
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch (names the operand). On an error nothing is written
 /// @example  @snippet tests/dense/fm_interaction_test.cpp fm_interaction_backward
-template <class Context, class Pooled, class Out, class ToPooled, MemorySpace Space, class PooledColumns,
-          class OutColumns, class ToPooledColumns, class = detail::unit>
-[[nodiscard]] status fm_interaction_backward(Context&& context_or_executor,
-                                             matrix_view<Pooled, Space, PooledColumns> pooled, index_t width,
-                                             matrix_view<Out, Space, OutColumns> output_gradient,
-                                             matrix_view<ToPooled, Space, ToPooledColumns> pooled_gradient) {
+template <class Context, class Pooled, class Out, class ToPooled, MemorySpace Space, class = detail::unit>
+[[nodiscard]] status fm_interaction_backward(Context&& context_or_executor, matrix_view<Pooled, Space> pooled,
+                                             index_t width, matrix_view<Out, Space> output_gradient,
+                                             matrix_view<ToPooled, Space> pooled_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fm_interaction_backward");
   if (!call) return call.stopped();

@@ -72,9 +72,9 @@ template <MemorySpace Space = host_space>
 class gemm_view {
  public:
   constexpr gemm_view() noexcept = default;
-  template <class T, MemorySpace From, class Columns>
+  template <class T, MemorySpace From>
     requires GemmElement<std::remove_const_t<T>> && reachable_as<From, Space>
-  constexpr explicit(false) gemm_view(const matrix_view<T, From, Columns>& v) noexcept
+  constexpr explicit(false) gemm_view(const matrix_view<T, From>& v) noexcept
       : data_(v.data_handle()),
         rows_(v.extent(0)),
         columns_(v.extent(1)),

@@ -71,9 +71,9 @@ constexpr bool is_none_or(array_view<T, Space> values, index_t size) noexcept {
 /// @threads  reentrant; the same bits for any number of workers
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/in_batch_softmax_test.cpp in_batch_softmax
-template <class Context, class Scores, MemorySpace Space, class Columns, class = detail::unit>
+template <class Context, class Scores, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status in_batch_softmax_forward(
-    Context&& context_or_executor, matrix_view<Scores, Space, Columns> scores,
+    Context&& context_or_executor, matrix_view<Scores, Space> scores,
     std::type_identity_t<array_view<const float, Space>> weights,
     std::type_identity_t<array_view<const std::int64_t, Space>> items, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
@@ -144,13 +144,12 @@ status in_batch_softmax_forward_on(host_backend, const Context& ctx, matrix_view
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/in_batch_softmax_test.cpp in_batch_softmax_backward
-template <class Context, class Scores, class Gradient, MemorySpace Space, class Columns,
-          class GradientColumns, class = detail::unit>
+template <class Context, class Scores, class Gradient, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status in_batch_softmax_backward(
-    Context&& context_or_executor, matrix_view<Scores, Space, Columns> scores,
+    Context&& context_or_executor, matrix_view<Scores, Space> scores,
     std::type_identity_t<array_view<const float, Space>> weights,
     std::type_identity_t<array_view<const std::int64_t, Space>> items, float scale,
-    matrix_view<Gradient, Space, GradientColumns> gradient) {
+    matrix_view<Gradient, Space> gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "in_batch_softmax_backward");
   if (!call) return call.stopped();

@@ -42,11 +42,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch · invalid_value for epsilon. On an error nothing is written
 /// @example  @snippet tests/dense/normalize_rows_test.cpp normalize_rows
-template <class Context, class In, class Out, MemorySpace Space, class InColumns, class OutColumns,
-          class = detail::unit>
-[[nodiscard]] status normalize_rows_forward(Context&& context_or_executor,
-                                            matrix_view<In, Space, InColumns> input,
-                                            matrix_view<Out, Space, OutColumns> output,
+template <class Context, class In, class Out, MemorySpace Space, class = detail::unit>
+[[nodiscard]] status normalize_rows_forward(Context&& context_or_executor, matrix_view<In, Space> input,
+                                            matrix_view<Out, Space> output,
                                             std::type_identity_t<array_view<float, Space>> inverse_norms,
                                             float epsilon = 1e-12F) {
   const auto ctx = detail::as_context(context_or_executor);
@@ -111,13 +109,12 @@ status normalize_rows_forward_on(host_backend, const Context& ctx, matrix_view<c
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch · invalid_value for epsilon. On an error nothing is written
 /// @example  @snippet tests/dense/normalize_rows_test.cpp normalize_rows_backward
-template <class Context, class Out, class OfOut, class OfIn, MemorySpace Space, class OutColumns,
-          class OfOutColumns, class OfInColumns, class = detail::unit>
+template <class Context, class Out, class OfOut, class OfIn, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status normalize_rows_backward(
-    Context&& context_or_executor, matrix_view<Out, Space, OutColumns> output,
+    Context&& context_or_executor, matrix_view<Out, Space> output,
     std::type_identity_t<array_view<const float, Space>> inverse_norms,
-    matrix_view<OfOut, Space, OfOutColumns> output_gradient,
-    matrix_view<OfIn, Space, OfInColumns> input_gradient, float epsilon = 1e-12F) {
+    matrix_view<OfOut, Space> output_gradient, matrix_view<OfIn, Space> input_gradient,
+    float epsilon = 1e-12F) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "normalize_rows_backward");
   if (!call) return call.stopped();

@@ -137,7 +137,7 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
     }
   }
   if (rows == 0 || columns == 0) {
-    view = matrix_view<T, Space>(nullptr, rows, dim<>(columns));
+    view = matrix_view<T, Space>(nullptr, rows, columns);
     return {};
   }
   if (tensor.data == nullptr) {
@@ -148,7 +148,7 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
   if (address % alignof(value_type) != 0) {
     return {errc::unsupported, "dlpack: data must be aligned to the dtype"};
   }
-  view = matrix_view<T, Space>(reinterpret_cast<T*>(address), rows, dim<>(columns), row_stride);
+  view = matrix_view<T, Space>(reinterpret_cast<T*>(address), rows, columns, row_stride);
   return {};
 }
 
@@ -156,8 +156,8 @@ template <DLPackTensor Tensor, class T, MemorySpace Space>
 template <DLPackTensor Tensor>
 class dlpack_matrix {
  public:
-  template <class T, MemorySpace Space, class Columns>
-  dlpack_matrix(const matrix_view<T, Space, Columns>& view, dlpack_device device)
+  template <class T, MemorySpace Space>
+  dlpack_matrix(const matrix_view<T, Space>& view, dlpack_device device)
       : shape_{view.extent(0), view.extent(1)}, strides_{view.stride(0), 1} {
     using value_type = std::remove_cv_t<T>;
     tensor_.data = const_cast<value_type*>(view.data_handle());
@@ -192,8 +192,8 @@ class dlpack_matrix {
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
-template <DLPackTensor Tensor, class T, MemorySpace Space, class Columns>
-[[nodiscard]] dlpack_matrix<Tensor> to_dlpack(const matrix_view<T, Space, Columns>& view,
+template <DLPackTensor Tensor, class T, MemorySpace Space>
+[[nodiscard]] dlpack_matrix<Tensor> to_dlpack(const matrix_view<T, Space>& view,
                                               dlpack_device device = detail::default_dlpack_device<Space>()) {
   return dlpack_matrix<Tensor>(view, device);
 }

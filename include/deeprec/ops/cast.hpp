@@ -27,10 +27,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch, unsupported: as evaluate
 /// @example  @snippet tests/ops/cast_test.cpp cast
-template <class Context, class In, MemorySpace InSpace, class InColumns, class Out, MemorySpace OutSpace,
-          class OutColumns, class = detail::unit>
-[[nodiscard]] status cast(Context&& context_or_executor, matrix_view<In, InSpace, InColumns> in,
-                          matrix_view<Out, OutSpace, OutColumns> out) {
+template <class Context, class In, MemorySpace InSpace, class Out, MemorySpace OutSpace, class = detail::unit>
+[[nodiscard]] status cast(Context&& context_or_executor, matrix_view<In, InSpace> in,
+                          matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "cast");
   if (!call) return call.stopped();

@@ -63,9 +63,8 @@ void sum_columns_on_host(const Context& ctx, matrix_view<const T> in, float* out
 /// @error    shape_mismatch naming the operand; unsupported when out overlaps in. On an error nothing is
 ///           written
 /// @example  @snippet tests/ops/column_sums_test.cpp column_sums
-template <class Context, class T, MemorySpace Space, class Columns, class Out, class = detail::unit>
-[[nodiscard]] status column_sums(Context&& context_or_executor, matrix_view<T, Space, Columns> in,
-                                 Out&& out) {
+template <class Context, class T, MemorySpace Space, class Out, class = detail::unit>
+[[nodiscard]] status column_sums(Context&& context_or_executor, matrix_view<T, Space> in, Out&& out) {
   using element = std::remove_cv_t<T>;
   static_assert(
       std::is_same_v<element, float> || std::is_same_v<element, f16> || std::is_same_v<element, bf16>,

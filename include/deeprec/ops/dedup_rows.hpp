@@ -121,8 +121,8 @@ struct row_keys {
 ///           out owns memory of the rows; out_of_memory. On an error out is unchanged
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 /// @source   sample-aware graph compression of DeepRec
-template <class Context, class T, MemorySpace Space, class Columns, class Index, class = detail::unit>
-[[nodiscard]] status dedup_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
+template <class Context, class T, MemorySpace Space, class Index, class = detail::unit>
+[[nodiscard]] status dedup_rows(Context&& context_or_executor, matrix_view<T, Space> rows,
                                 unique_rows<Index>& out) {
   static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::dedup_rows: the elements are not trivially copyable. Fix: rows of numbers.");
@@ -180,10 +180,10 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
 /// @error    shape_mismatch; id_out_of_range (position, value) of the first number outside [0, U). On an
 ///           error nothing is written
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
-template <class Context, class T, MemorySpace Space, class Columns, class Numbers, class Out,
-          MemorySpace OutSpace, class OutColumns, class = detail::unit>
-[[nodiscard]] status gather_rows(Context&& context_or_executor, matrix_view<T, Space, Columns> rows,
-                                 const Numbers& inverse, matrix_view<Out, OutSpace, OutColumns> out) {
+template <class Context, class T, MemorySpace Space, class Numbers, class Out, MemorySpace OutSpace,
+          class = detail::unit>
+[[nodiscard]] status gather_rows(Context&& context_or_executor, matrix_view<T, Space> rows,
+                                 const Numbers& inverse, matrix_view<Out, OutSpace> out) {
   static_assert(std::is_same_v<std::remove_const_t<T>, Out>,
                 "deeprec::gather_rows: rows and out have different element types, or out is read only. Fix: "
                 "one type for both; rows are copied, not converted.");

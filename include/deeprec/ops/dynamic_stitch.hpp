@@ -149,10 +149,9 @@ inline void stitch_record(std::uint64_t* last, std::uint64_t place) noexcept {
 ///           an error nothing is written
 /// @example  @snippet tests/ops/dynamic_stitch_test.cpp dynamic_stitch
 /// @source   the DynamicStitch operator of TensorFlow
-template <class Context, class Indices, class Data, class Out, MemorySpace OutSpace, class OutColumns,
-          class = detail::unit>
+template <class Context, class Indices, class Data, class Out, MemorySpace OutSpace, class = detail::unit>
 [[nodiscard]] status dynamic_stitch(Context&& context_or_executor, const Indices& indices, const Data& data,
-                                    matrix_view<Out, OutSpace, OutColumns> out) {
+                                    matrix_view<Out, OutSpace> out) {
   static_assert(StitchIndices<Indices>,
                 "deeprec::dynamic_stitch: indices is no contiguous range of array_views of std::int32_t or "
                 "std::int64_t. Fix: std::vector<array_view<const std::int64_t>>, one for each matrix.");

@@ -44,16 +44,10 @@ namespace expr {
 
 /// An expression of numbers.
 template <class T>
-concept NumberExpression = requires {
-  T::columns_known;
-  requires T::gives == yields::numbers;
-};
+concept NumberExpression = requires { requires T::gives == yields::numbers; };
 /// An expression of flags.
 template <class T>
-concept FlagExpression = requires {
-  T::columns_known;
-  requires T::gives == yields::flags;
-};
+concept FlagExpression = requires { requires T::gives == yields::flags; };
 
 namespace detail {
 
@@ -127,16 +121,12 @@ const unsigned char* bytes_of_flags(const Flag* data) {
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
-template <class T, MemorySpace Space, class Columns>
-constexpr auto in(matrix_view<T, Space, Columns> values) {
+template <class T, MemorySpace Space>
+constexpr auto in(matrix_view<T, Space> values) {
   static_assert(detail::on_host<Space>());
   static_assert(detail::holds_numbers<std::remove_cv_t<T>>());
-  constexpr index_t columns = [] {
-    if constexpr (Columns::is_static) return Columns::value();
-    return dynamic_size;
-  }();
-  return matrix_leaf<std::remove_cv_t<T>, yields::numbers, columns>(values.data_handle(), values.extent(0),
-                                                                    values.extent(1), values.stride(0));
+  return matrix_leaf<std::remove_cv_t<T>, yields::numbers>(values.data_handle(), values.extent(0),
+                                                           values.extent(1), values.stride(0));
 }
 template <class T>
   requires(!deeprec::detail::is_matrix_view<std::remove_cvref_t<T>>)
@@ -195,8 +185,8 @@ auto owned(std::vector<T>&& values, index_t rows, index_t columns) {
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
-template <class T, MemorySpace Space, class Columns>
-auto mask(matrix_view<T, Space, Columns> flags) {
+template <class T, MemorySpace Space>
+auto mask(matrix_view<T, Space> flags) {
   static_assert(detail::on_host<Space>());
   return matrix_leaf<unsigned char, yields::flags>(detail::bytes_of_flags(flags.data_handle()),
                                                    flags.extent(0), flags.extent(1), flags.stride(0));
@@ -374,28 +364,24 @@ constexpr auto dropout(const A& a, std::uint64_t seed, float rate) {
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
-template <class Out, MemorySpace Space, class Columns, class Value>
+template <class Out, MemorySpace Space, class Value>
   requires NumberExpression<Value> || detail::Number<Value>
-constexpr auto assign(matrix_view<Out, Space, Columns> out, const Value& value) {
+constexpr auto assign(matrix_view<Out, Space> out, const Value& value) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::expr::assign: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(detail::on_host<Space>());
   static_assert(detail::holds_numbers<std::remove_cv_t<Out>>());
-  constexpr index_t columns = [] {
-    if constexpr (Columns::is_static) return Columns::value();
-    return dynamic_size;
-  }();
   using part = std::remove_cvref_t<decltype(detail::part(value))>;
-  return assignment<Out, columns, part>{out.data_handle(), out.extent(0), out.extent(1), out.stride(0),
-                                        detail::part(value)};
+  return assignment<Out, part>{out.data_handle(), out.extent(0), out.extent(1), out.stride(0),
+                               detail::part(value)};
 }
 
 namespace detail {
 
 template <class T>
 inline constexpr bool is_assignment = false;
-template <class Out, index_t Columns, class Value>
-inline constexpr bool is_assignment<assignment<Out, Columns, Value>> = true;
+template <class Out, class Value>
+inline constexpr bool is_assignment<assignment<Out, Value>> = true;
 
 /// Operands of a piece of parallel work, in bytes.
 inline constexpr index_t piece_bytes = index_t{256} << 10;
@@ -435,9 +421,6 @@ template <class Context, class... Assignments, class = detail::unit>
 [[nodiscard]] status evaluate(Context&& context_or_executor, const Assignments&... assignments) {
   static_assert(sizeof...(Assignments) > 0 && (expr::detail::is_assignment<Assignments> && ...),
                 "deeprec::evaluate: takes assignments. Fix: evaluate(ctx, expr::assign(out, expression)).");
-  static_assert(expr::detail::common_columns(dynamic_size, dynamic_size, Assignments::columns_known...) !=
-                    expr::detail::columns_differ,
-                "deeprec::evaluate: outputs of different static widths. Fix: one call for each width.");
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "evaluate");
   if (!call) return call.stopped();

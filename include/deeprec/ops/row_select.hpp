@@ -115,13 +115,12 @@ inline status select_overlaps(const unsigned char* cond, const byte_rows<const s
 ///           error nothing is written
 /// @example  @snippet tests/ops/row_select_test.cpp row_select
 /// @source   the AVX-512 Select operator of DeepRec, which loads both rows
-template <class Context, class Condition, class Then, MemorySpace ThenSpace, class ThenColumns,
-          class Otherwise, MemorySpace OtherwiseSpace, class OtherwiseColumns, class Out,
-          MemorySpace OutSpace, class OutColumns, class = detail::unit>
+template <class Context, class Condition, class Then, MemorySpace ThenSpace, class Otherwise,
+          MemorySpace OtherwiseSpace, class Out, MemorySpace OutSpace, class = detail::unit>
 [[nodiscard]] status row_select(Context&& context_or_executor, const Condition& cond,
-                                matrix_view<Then, ThenSpace, ThenColumns> then,
-                                matrix_view<Otherwise, OtherwiseSpace, OtherwiseColumns> otherwise,
-                                matrix_view<Out, OutSpace, OutColumns> out) {
+                                matrix_view<Then, ThenSpace> then,
+                                matrix_view<Otherwise, OtherwiseSpace> otherwise,
+                                matrix_view<Out, OutSpace> out) {
   static_assert(RowCondition<Condition>,
                 "deeprec::row_select: cond is no contiguous range of bool or std::uint8_t. Fix: "
                 "array_view<const bool>(data, rows); std::vector<bool> has no bytes to look at.");

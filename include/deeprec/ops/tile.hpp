@@ -45,11 +45,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           in. On an error nothing is written
 /// @example  @snippet tests/ops/tile_test.cpp tile
 /// @source   the Tile operator of DeepRec
-template <class Context, class T, MemorySpace Space, class Columns, class Out, MemorySpace OutSpace,
-          class OutColumns, class = detail::unit>
-[[nodiscard]] status tile(Context&& context_or_executor, matrix_view<T, Space, Columns> in,
-                          index_t row_multiple, index_t column_multiple,
-                          matrix_view<Out, OutSpace, OutColumns> out) {
+template <class Context, class T, MemorySpace Space, class Out, MemorySpace OutSpace, class = detail::unit>
+[[nodiscard]] status tile(Context&& context_or_executor, matrix_view<T, Space> in, index_t row_multiple,
+                          index_t column_multiple, matrix_view<Out, OutSpace> out) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::tile: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(std::is_same_v<std::remove_cv_t<T>, Out>,

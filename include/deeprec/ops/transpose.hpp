@@ -45,10 +45,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           written
 /// @example  @snippet tests/ops/transpose_test.cpp transpose
 /// @source   the Transpose operator of DeepRec
-template <class Context, class T, MemorySpace Space, class Columns, class Out, MemorySpace OutSpace,
-          class OutColumns, class = detail::unit>
-[[nodiscard]] status transpose(Context&& context_or_executor, matrix_view<T, Space, Columns> in,
-                               matrix_view<Out, OutSpace, OutColumns> out) {
+template <class Context, class T, MemorySpace Space, class Out, MemorySpace OutSpace, class = detail::unit>
+[[nodiscard]] status transpose(Context&& context_or_executor, matrix_view<T, Space> in,
+                               matrix_view<Out, OutSpace> out) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::transpose: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(std::is_same_v<std::remove_cv_t<T>, Out>,

@@ -70,18 +70,18 @@ namespace detail {
 
 template <class Format>
 inline constexpr const char* plain_format_name = nullptr;
-template <class Width>
-inline constexpr const char* plain_format_name<plain_rows<float, Width>> = "f32";
-template <class Width>
-inline constexpr const char* plain_format_name<plain_rows<f16, Width>> = "f16";
-template <class Width>
-inline constexpr const char* plain_format_name<plain_rows<bf16, Width>> = "bf16";
-template <class Width>
-inline constexpr const char* plain_format_name<plain_rows<double, Width>> = "f64";
-template <class Width>
-inline constexpr const char* plain_format_name<plain_rows<e4m3, Width>> = "e4m3";
-template <class Width>
-inline constexpr const char* plain_format_name<plain_rows<e5m2, Width>> = "e5m2";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<float>> = "f32";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<f16>> = "f16";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<bf16>> = "bf16";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<double>> = "f64";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<e4m3>> = "e4m3";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<e5m2>> = "e5m2";
 
 template <class Format>
 std::string format_name(const Format& format) {

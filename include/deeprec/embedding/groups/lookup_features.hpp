@@ -187,12 +187,11 @@ status lookup_group_on(host_backend, const Context& given, const group_lookup_op
 
 /// The same, for outputs side by side in one matrix: feature t fills the columns
 /// [offset(t), offset(t + 1)) of out (B, total_width()); every batch has B bags.
-template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class Columns,
-          class = detail::unit>
+template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class = detail::unit>
 [[nodiscard]] status lookup(Context&& context_or_executor,
                             const feature_group<Optimizer, Bags, Out, Rounding>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
-                            matrix_view<std::type_identity_t<Out>, detail::group_space<Bags>, Columns> out) {
+                            matrix_view<std::type_identity_t<Out>, detail::group_space<Bags>> out) {
   using view = matrix_view<Out, detail::group_space<Bags>>;
   const auto ctx = detail::as_context(context_or_executor);
   return detail::with_views<view>(
@@ -201,9 +200,9 @@ template <class Context, class Optimizer, BagBatch Bags, class Out, class Roundi
 }
 
 /// The same, for rows that were resolved.
-template <class Context, class Group, class Columns, class = detail::unit>
+template <class Context, class Group, class = detail::unit>
 [[nodiscard]] status lookup(Context&& context_or_executor, const resolved_features<Group>& rows,
-                            matrix_view<typename Group::value_type, host_space, Columns> out) {
+                            matrix_view<typename Group::value_type, host_space> out) {
   using view = matrix_view<typename Group::value_type>;
   const auto ctx = detail::as_context(context_or_executor);
   return detail::with_views<view>(

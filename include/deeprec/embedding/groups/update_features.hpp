@@ -209,12 +209,12 @@ status update_group_on(host_backend, const Context& given, const group_update_op
 /// The same, for gradients side by side in one matrix (B, total_width()): feature t has the columns
 /// [offset(t), offset(t + 1)); every batch has B bags.
 template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class Rounding, class Gradient,
-          class Columns, class = detail::unit>
+          class = detail::unit>
   requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
 [[nodiscard]] status update(Context&& context_or_executor,
                             const feature_group<Optimizer, Bags, Out, Rounding>& group,
                             std::span<const std::type_identity_t<Bags>> bags,
-                            matrix_view<Gradient, host_space, Columns> gradient,
+                            matrix_view<Gradient, host_space> gradient,
                             const std::type_identity_t<Optimizer>& optimizer,
                             const std::type_identity_t<Rounding>& rounding = {}) {
   using view = matrix_view<const float>;
@@ -228,10 +228,10 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class
 }
 
 /// The same, for rows that were resolved.
-template <class Context, class Group, class Gradient, class Columns, class = detail::unit>
+template <class Context, class Group, class Gradient, class = detail::unit>
   requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
 [[nodiscard]] status update(Context&& context_or_executor, const resolved_features<Group>& rows,
-                            matrix_view<Gradient, host_space, Columns> gradient,
+                            matrix_view<Gradient, host_space> gradient,
                             const typename Group::optimizer_type& optimizer,
                             const typename Group::rounding_type& rounding = {}) {
   using view = matrix_view<const float>;

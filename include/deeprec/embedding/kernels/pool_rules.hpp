@@ -203,9 +203,9 @@ inline constexpr gradient_texts update_gradient{"update: gradient.extent(1) must
                                                 "update: gradient must not be null"};
 
 /// Checks that out fits a lookup of rows of that width, and that weights are not given to a maximum.
-template <class Bags, class Out, class OutSpace, class Columns>
+template <class Bags, class Out, class OutSpace>
 status check_pool_shapes(index_t width, const Bags& bags, bool one_row_per_bag, bool takes_weights,
-                         const matrix_view<Out, OutSpace, Columns>& out) {
+                         const matrix_view<Out, OutSpace>& out) {
   if (const status s = expect_size(out.extent(1), width, "lookup: out.extent(1) must be the row width D");
       !s) {
     return s;
@@ -228,9 +228,9 @@ status check_pool_shapes(index_t width, const Bags& bags, bool one_row_per_bag, 
 }
 
 /// The same, and the cap on norms, for a pooling.
-template <class Bags, class Pooling, class Out, class OutSpace, class Columns>
+template <class Bags, class Pooling, class Out, class OutSpace>
 status lookup_shapes(index_t width, const Bags& bags, const Pooling& pooling,
-                     const matrix_view<Out, OutSpace, Columns>& out) {
+                     const matrix_view<Out, OutSpace>& out) {
   using combiner_type = typename Pooling::combiner;
   if (const status s = check_pool_shapes(width, bags, !std::is_same_v<combiner_type, combiner::concat_t>,
                                          !std::is_same_v<combiner_type, combiner::max_t>, out);

@@ -31,11 +31,10 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
-          MemorySpace OutSpace, class Columns>
+          MemorySpace OutSpace>
 [[gnu::visibility("hidden")]] status fused_lookup_on(cuda_backend, const Context& ctx, const Source& table,
                                                      const coo_view<Id, Row, Space>& entries,
-                                                     const Pooling& pooling,
-                                                     matrix_view<Out, OutSpace, Columns> out) {
+                                                     const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   static_assert(reachable_as<Space, device_space>,
                 "deeprec::fused_lookup: host memory given to a CUDA context. Fix: copy it to the device "
                 "and use views with device_space.");

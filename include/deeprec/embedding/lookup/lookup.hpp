@@ -49,11 +49,10 @@ class lookup_op {
  public:
   using rows_type = Rows;
 
-  template <class Columns>
-  lookup_op(const Rows& rows, matrix_view<Out, OutSpace, Columns> out) : rows_(rows), out_(out) {}
-  template <class Pooling, class Columns>
+  lookup_op(const Rows& rows, matrix_view<Out, OutSpace> out) : rows_(rows), out_(out) {}
+  template <class Pooling>
   lookup_op(const source_type& source, const bags_type& bags, const Pooling& pooling,
-            matrix_view<Out, OutSpace, Columns> out)
+            matrix_view<Out, OutSpace> out)
       : rows_(source, bags, detail::as_pooling(pooling)), out_(out) {}
 
   [[nodiscard]] static constexpr const char* name() noexcept { return "lookup"; }
@@ -99,11 +98,11 @@ class lookup_op {
   matrix_view<Out, OutSpace> out_;
 };
 
-template <class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace, class Columns>
-lookup_op(const Source&, const Bags&, const Pooling&, matrix_view<Out, OutSpace, Columns>)
+template <class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
+lookup_op(const Source&, const Bags&, const Pooling&, matrix_view<Out, OutSpace>)
     -> lookup_op<detail::unresolved_rows<Source, Bags, detail::pooling_for<Pooling>>, Out, OutSpace>;
-template <class Rows, class Out, MemorySpace OutSpace, class Columns>
-lookup_op(const Rows&, matrix_view<Out, OutSpace, Columns>) -> lookup_op<Rows, Out, OutSpace>;
+template <class Rows, class Out, MemorySpace OutSpace>
+lookup_op(const Rows&, matrix_view<Out, OutSpace>) -> lookup_op<Rows, Out, OutSpace>;
 
 /// Pools the rows of each bag.
 ///
@@ -139,9 +138,9 @@ lookup_op(const Rows&, matrix_view<Out, OutSpace, Columns>) -> lookup_op<Rows, O
 ///           not above 0); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
 template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
-          class Columns, class = detail::unit>
+          class = detail::unit>
 [[nodiscard]] status lookup(Context&& context_or_executor, const Source& table, const Bags& bags,
-                            const Pooling& pooling, matrix_view<Out, OutSpace, Columns> out) {
+                            const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, lookup_op(table, bags, pooling, out));
 }
@@ -152,10 +151,9 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 /// @cost    O(N*D)
 /// @threads as lookup; concurrent lookups of one resolved_rows are safe
 /// @error   as lookup, except for ids and weights
-template <class Context, class Rows, class Out, MemorySpace OutSpace, class Columns, class = detail::unit>
+template <class Context, class Rows, class Out, MemorySpace OutSpace, class = detail::unit>
   requires(detail::is_resolved<Rows>)
-[[nodiscard]] status lookup(Context&& context_or_executor, const Rows& rows,
-                            matrix_view<Out, OutSpace, Columns> out) {
+[[nodiscard]] status lookup(Context&& context_or_executor, const Rows& rows, matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, lookup_op(rows, out));
 }

@@ -82,12 +82,11 @@ status segment_offsets(const Context& ctx, array_view<const Segment> segment_ids
 ///           position; id_out_of_range with segment and position for an index that names no row of data;
 ///           unsupported when out overlaps an input; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/sparse_segment_test.cpp sparse_segment
-template <class Context, class T, class DataColumns, class Indices, class Segments, class Pooling, class Out,
-          class OutColumns, class = detail::unit>
-[[nodiscard]] status sparse_segment(Context&& context_or_executor,
-                                    matrix_view<T, host_space, DataColumns> data, const Indices& indices,
-                                    const Segments& segment_ids, const Pooling& pooling,
-                                    matrix_view<Out, host_space, OutColumns> out) {
+template <class Context, class T, class Indices, class Segments, class Pooling, class Out,
+          class = detail::unit>
+[[nodiscard]] status sparse_segment(Context&& context_or_executor, matrix_view<T, host_space> data,
+                                    const Indices& indices, const Segments& segment_ids,
+                                    const Pooling& pooling, matrix_view<Out, host_space> out) {
   using element = std::remove_cv_t<T>;
   static_assert(
       std::is_same_v<element, float> || std::is_same_v<element, f16> || std::is_same_v<element, bf16>,

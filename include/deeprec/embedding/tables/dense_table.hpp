@@ -109,8 +109,8 @@ class dense_table {
     }
   }
   /// The same, with room for the state of an optimizer behind each row; it is that optimizer's.
-  template <RowOptimizer O, class Width>
-  dense_table(index_t rows, const Width& width, state_of_t<O>,
+  template <RowOptimizer O>
+  dense_table(index_t rows, index_t width, state_of_t<O>,
               std::pmr::memory_resource* memory = huge_page_resource::shared())
       : dense_table(rows,
                     Format(width, row_layout{.state_floats = state_floats_of<O>(Format(width).width()),

@@ -43,10 +43,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @error    shape_mismatch · invalid_value with row and column, of the first such row: a value is NaN,
 ///           infinite, or too large for the format. On an error nothing is written
 /// @example  @snippet tests/embedding/quantize_test.cpp quantize
-template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace,
+template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace TableSpace,
           class = detail::unit>
-[[nodiscard]] status quantize(Context&& context_or_executor,
-                              matrix_view<const float, SourceSpace, Columns> source,
+[[nodiscard]] status quantize(Context&& context_or_executor, matrix_view<const float, SourceSpace> source,
                               table_view<Format, TableSpace> table) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "quantize");
@@ -62,11 +61,11 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
 }
 
 /// The same, for a source that may be written.
-template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Format, MemorySpace TableSpace,
+template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace TableSpace,
           class = detail::unit>
-[[nodiscard]] status quantize(Context&& context_or_executor, matrix_view<float, SourceSpace, Columns> source,
+[[nodiscard]] status quantize(Context&& context_or_executor, matrix_view<float, SourceSpace> source,
                               table_view<Format, TableSpace> table) {
-  return quantize(context_or_executor, matrix_view<const float, SourceSpace, Columns>(source), table);
+  return quantize(context_or_executor, matrix_view<const float, SourceSpace>(source), table);
 }
 
 /// Decodes every row of a table.
@@ -83,10 +82,10 @@ template <class Context, MemorySpace SourceSpace, class Columns, RowFormat Forma
 /// @threads  reentrant; lookups of the table may run at the same time
 /// @error    shape_mismatch; nothing is written then
 template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, MemorySpace OutSpace,
-          class Columns, class = detail::unit>
+          class = detail::unit>
 [[nodiscard]] status dequantize(Context&& context_or_executor,
                                 const basic_table_view<Format, TableSpace, Byte>& table,
-                                matrix_view<float, OutSpace, Columns> out) {
+                                matrix_view<float, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dequantize");
   if (!call) return call.stopped();

@@ -36,10 +36,10 @@ struct quantized_layout {
   index_t stride_bytes = 0;  ///< bytes from a row to the next; 0: no gap
 };
 
-/// Rows of codes of Bits bits; Scale (float or f16) is the type of scale and bias. Width is dim<> or dim<D>.
+/// Rows of codes of Bits bits; Scale (float or f16) is the type of scale and bias.
 ///
 /// @threads immutable; thread-safe
-template <int Bits, class Scale, class Width = dim<>>
+template <int Bits, class Scale>
 class quantized_rows {
   static_assert(Bits == 8 || Bits == 4,
                 "deeprec::quantized_rows: codes have 8 or 4 bits. Fix: int8_rows or int4_rows.");
@@ -52,15 +52,14 @@ class quantized_rows {
   static constexpr int levels = (1 << Bits) - 1;
 
   quantized_rows() = default;
-  template <std::convertible_to<Width> W>
-  DEEPREC_HD constexpr explicit(false) quantized_rows(const W& width, quantized_layout layout = {})
+  DEEPREC_HD constexpr explicit(false) quantized_rows(index_t width, quantized_layout layout = {})
       : width_(width),
         stride_bytes_(layout.stride_bytes == 0 ? row_bytes() : layout.stride_bytes),
         place_(layout.place) {
     DEEPREC_EXPECTS(stride_bytes_ >= row_bytes());
   }
 
-  [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
+  [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
     return detail::capped_sum(code_bytes(), 2 * index_t{sizeof(Scale)});
   }
@@ -206,7 +205,7 @@ class quantized_rows {
     return found;
   }
 
-  [[no_unique_address]] Width width_{};
+  index_t width_ = 0;
   index_t stride_bytes_ = 0;
   scale_bias place_ = scale_bias::last;
 };

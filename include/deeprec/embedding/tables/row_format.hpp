@@ -70,18 +70,17 @@ struct row_loops {
 
 }}  // namespace detail::DEEPREC_UNIT
 
-/// Rows of T without a header. Width is dim<> or dim<D>. As in all formats, sizes that memory can't hold
-/// saturate at a largest number of bytes, for which no table can be allocated.
+/// Rows of T without a header. As in all formats, sizes that memory can't hold saturate at a largest number
+/// of bytes, for which no table can be allocated.
 ///
 /// @threads immutable; thread-safe
-template <Storage T, class Width = dim<>>
+template <Storage T>
 class plain_rows {
  public:
   using element = T;
 
   plain_rows() = default;
-  template <std::convertible_to<Width> W>
-  DEEPREC_HD constexpr explicit(false) plain_rows(const W& width, row_layout layout = {})
+  DEEPREC_HD constexpr explicit(false) plain_rows(index_t width, row_layout layout = {})
       : width_(width),
         state_floats_(layout.state_floats),
         stride_bytes_(layout.stride_bytes),
@@ -96,7 +95,7 @@ class plain_rows {
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % alignment() == 0);
   }
 
-  [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
+  [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
     return detail::capped_product(width(), index_t{sizeof(T)});
   }
@@ -140,7 +139,7 @@ class plain_rows {
     return state_floats_ > 0 ? index_t{alignof(float)} : index_t{alignof(T)};
   }
 
-  [[no_unique_address]] Width width_{};
+  index_t width_ = 0;
   index_t state_floats_ = 0;
   index_t stride_bytes_ = 0;
   const char* state_owner_ = nullptr;

@@ -24,18 +24,16 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Split rows. Width is dim<> or dim<D>.
+/// Split rows.
 ///
 /// @threads immutable; thread-safe
-template <class Width = dim<>>
-class split_rows {
+class split_bf16_rows {
  public:
   using element = detail::split_float;
-  using high_format = plain_rows<bf16, Width>;
+  using high_format = plain_rows<bf16>;
 
-  split_rows() = default;
-  template <std::convertible_to<Width> W>
-  DEEPREC_HD constexpr explicit(false) split_rows(const W& width, row_layout layout = {})
+  split_bf16_rows() = default;
+  DEEPREC_HD constexpr explicit(false) split_bf16_rows(index_t width, row_layout layout = {})
       : width_(width),
         state_floats_(layout.state_floats),
         stride_bytes_(layout.stride_bytes),
@@ -46,7 +44,7 @@ class split_rows {
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % (state_floats_ > 0 ? 4 : 2) == 0);
   }
 
-  [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_.value(); }
+  [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
     return detail::capped_product(4, width());
   }
@@ -97,13 +95,11 @@ class split_rows {
     }
   }
 
-  [[no_unique_address]] Width width_{};
+  index_t width_ = 0;
   index_t state_floats_ = 0;
   index_t stride_bytes_ = 0;
   const char* state_owner_ = nullptr;
 };
-
-using split_bf16_rows = split_rows<>;
 
 static_assert(RowFormat<split_bf16_rows>);
 
@@ -112,10 +108,9 @@ static_assert(RowFormat<split_bf16_rows>);
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
-template <class Width, MemorySpace Space, class Byte>
-auto high_halves(const basic_table_view<split_rows<Width>, Space, Byte>& table) {
-  return basic_table_view<plain_rows<bf16, Width>, Space, Byte>(table.data(), table.rows(),
-                                                                table.format().high());
+template <MemorySpace Space, class Byte>
+auto high_halves(const basic_table_view<split_bf16_rows, Space, Byte>& table) {
+  return basic_table_view<plain_rows<bf16>, Space, Byte>(table.data(), table.rows(), table.format().high());
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -67,12 +67,12 @@ using const_table_view = basic_table_view<Format, Space, const std::byte>;
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
-template <class T, MemorySpace Space, class Columns>
+template <class T, MemorySpace Space>
   requires Storage<std::remove_const_t<T>>
-auto as_table(matrix_view<T, Space, Columns> weights) {
-  using format_type = plain_rows<std::remove_const_t<T>, Columns>;
+auto as_table(matrix_view<T, Space> weights) {
+  using format_type = plain_rows<std::remove_const_t<T>>;
   using byte_type = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
-  const format_type format(Columns(weights.extent(1)),
+  const format_type format(weights.extent(1),
                            {.stride_bytes = detail::capped_product(weights.stride(0), index_t{sizeof(T)})});
   return basic_table_view<format_type, Space, byte_type>(reinterpret_cast<byte_type*>(weights.data_handle()),
                                                          weights.extent(0), format);

@@ -157,9 +157,9 @@ inline constexpr gradient_texts row_gradients_texts{
 /// @error    as lookup; shape_mismatch for a null gradient; unsupported when out owns memory of the bags or
 ///           of the gradient. On an error out is as before
 /// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
-template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class Pooling, class = detail::unit>
+template <class Context, BagBatch Bags, MemorySpace Space, class Pooling, class = detail::unit>
 [[nodiscard]] status row_gradients(Context&& context_or_executor, const Bags& bags,
-                                   matrix_view<const float, Space, Columns> gradient, const Pooling& pooling,
+                                   matrix_view<const float, Space> gradient, const Pooling& pooling,
                                    index_t table_rows, sparse_gradient& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "row_gradients");
@@ -182,11 +182,10 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Columns, class 
 /// The same, for rows that were resolved; of a keyed source, out.rows are its keys.
 ///
 /// @error as row_gradients, except for ids and weights
-template <class Context, class Source, class Bags, class Pooling, MemorySpace Space, class Columns,
-          class = detail::unit>
+template <class Context, class Source, class Bags, class Pooling, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status row_gradients(Context&& context_or_executor,
                                    const resolved_rows<Source, Bags, Pooling>& rows,
-                                   matrix_view<const float, Space, Columns> gradient, sparse_gradient& out) {
+                                   matrix_view<const float, Space> gradient, sparse_gradient& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "row_gradients");
   if (!call) return call.stopped();
@@ -329,11 +328,11 @@ status check_and_dot(Context&& context_or_executor, const Rows& rows,
 /// @threads  reentrant; a concurrent writer of the table's rows is not safe
 /// @error    as lookup; shape_mismatch for a null gradient or out. On an error nothing is written
 /// @example  @snippet tests/embedding/gradient_test.cpp weight_gradients
-template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Columns, class Pooling,
+template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Pooling,
           class = detail::unit>
 [[nodiscard]] status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
-                                      matrix_view<const float, Space, Columns> gradient,
-                                      const Pooling& pooling, std::span<float> out) {
+                                      matrix_view<const float, Space> gradient, const Pooling& pooling,
+                                      std::span<float> out) {
   return detail::check_and_dot(context_or_executor,
                                detail::unresolved_rows(table, bags, detail::as_pooling(pooling)),
                                matrix_view<const float, Space>(gradient), out);
@@ -342,12 +341,10 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
 /// The same, for rows that were resolved.
 ///
 /// @error as weight_gradients, except for ids and weights
-template <class Context, class Source, class Bags, class Pooling, MemorySpace Space, class Columns,
-          class = detail::unit>
+template <class Context, class Source, class Bags, class Pooling, MemorySpace Space, class = detail::unit>
 [[nodiscard]] status weight_gradients(Context&& context_or_executor,
                                       const resolved_rows<Source, Bags, Pooling>& rows,
-                                      matrix_view<const float, Space, Columns> gradient,
-                                      std::span<float> out) {
+                                      matrix_view<const float, Space> gradient, std::span<float> out) {
   return detail::check_and_dot(context_or_executor, rows, matrix_view<const float, Space>(gradient), out);
 }
 

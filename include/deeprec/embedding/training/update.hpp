@@ -176,16 +176,15 @@ class update_op {
   Rounding rounding_;
 };
 
-template <class Source, class Bags, class Gradient, class Space, class Columns, class Pooling,
-          class Optimizer, class Rounding = rounding::nearest_t>
-update_op(const Bags&, matrix_view<Gradient, Space, Columns>, const Pooling&, const Optimizer&, const Source&,
+template <class Source, class Bags, class Gradient, class Space, class Pooling, class Optimizer,
+          class Rounding = rounding::nearest_t>
+update_op(const Bags&, matrix_view<Gradient, Space>, const Pooling&, const Optimizer&, const Source&,
           const Rounding& = {})
     -> update_op<detail::unresolved_rows<Source, Bags, detail::pooling_for<Pooling>>, Optimizer, Rounding,
                  Space>;
-template <class Rows, class Gradient, class Space, class Columns, class Optimizer,
-          class Rounding = rounding::nearest_t>
+template <class Rows, class Gradient, class Space, class Optimizer, class Rounding = rounding::nearest_t>
   requires(detail::is_resolved<Rows>)
-update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, const Rounding& = {})
+update_op(const Rows&, matrix_view<Gradient, Space>, const Optimizer&, const Rounding& = {})
     -> update_op<Rows, Optimizer, Rounding, Space>;
 
 /// One optimizer step for every row that the batch used.
@@ -210,12 +209,12 @@ update_op(const Rows&, matrix_view<Gradient, Space, Columns>, const Optimizer&, 
 ///           optimizer's state (state_of<optimizer> makes it); unsupported when the rows hold the state of an
 ///           optimizer of another name; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
-template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpace, class Columns,
-          class Pooling, RowOptimizer Optimizer, RowSource Source,
-          RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
+template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpace, class Pooling,
+          RowOptimizer Optimizer, RowSource Source, RoundingPolicy Rounding = rounding::nearest_t,
+          class = detail::unit>
   requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
 [[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
-                            matrix_view<Gradient, GradientSpace, Columns> gradient, const Pooling& pooling,
+                            matrix_view<Gradient, GradientSpace> gradient, const Pooling& pooling,
                             const Optimizer& optimizer, const Source& source, const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, update_op(bags, gradient, pooling, optimizer, source, rounding));
@@ -251,12 +250,11 @@ template <class Context, BagBatch Bags, class Gradient, class Pooling, RowOptimi
 /// @threads as update; one caller per resolved_rows
 /// @error   as update, except for ids and weights
 template <class Context, class Source, class Bags, class Pooling, class Gradient, MemorySpace GradientSpace,
-          class Columns, RowOptimizer Optimizer, RoundingPolicy Rounding = rounding::nearest_t,
-          class = detail::unit>
+          RowOptimizer Optimizer, RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
   requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
 [[nodiscard]] status update(Context&& context_or_executor, const resolved_rows<Source, Bags, Pooling>& rows,
-                            matrix_view<Gradient, GradientSpace, Columns> gradient,
-                            const Optimizer& optimizer, const Rounding& rounding = {}) {
+                            matrix_view<Gradient, GradientSpace> gradient, const Optimizer& optimizer,
+                            const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, update_op(rows, gradient, optimizer, rounding));
 }

@@ -52,26 +52,15 @@ struct operand {
   float rate = 0;
 };
 
-// A static number of columns; sizes that only a run knows; two different static numbers.
-inline constexpr index_t columns_differ = -2;
-constexpr index_t common_columns(index_t a, index_t b) noexcept {
-  return a == dynamic_size ? b : b == dynamic_size || a == b ? a : columns_differ;
-}
-template <class... Sizes>
-constexpr index_t common_columns(index_t a, index_t b, index_t c, Sizes... rest) noexcept {
-  return common_columns(common_columns(a, b), c, rest...);
-}
-
 /// The facts of an expression. by_row: rows can't be joined to one. exact_start: vectors begin at multiples
 /// of their size only.
-template <yields Gives, int Operands, bool ByRow, index_t Columns = dynamic_size, bool ExactStart = false>
+template <yields Gives, int Operands, bool ByRow, bool ExactStart = false>
 struct leaf {
   static constexpr yields gives = Gives;
   static constexpr int cost = 0;
   static constexpr int operands = Operands;
   static constexpr bool by_row = ByRow;
   static constexpr bool exact_start = ExactStart;
-  static constexpr index_t columns_known = Columns;
 };
 
 // One row of a leaf.
@@ -178,8 +167,8 @@ struct scalar : detail::leaf<yields::numbers, 0, false> {
   float x;
 };
 
-template <class T, yields Gives, index_t Columns = dynamic_size>
-struct matrix_leaf : detail::leaf<Gives, 1, false, Columns> {
+template <class T, yields Gives>
+struct matrix_leaf : detail::leaf<Gives, 1, false> {
   constexpr matrix_leaf(const T* first, index_t row_count, index_t column_count, index_t row_stride)
       : data(first), rows(row_count), columns(column_count), stride(row_stride) {}
   DEEPREC_INLINE constexpr detail::elements<T> at(index_t i) const { return {data + i * stride}; }
@@ -239,7 +228,7 @@ struct column_leaf : detail::leaf<Gives, 1, true> {
 };
 
 /// True with the probability 1 - rate, by element position.
-struct random_leaf : detail::leaf<yields::flags, 1, true, dynamic_size, true> {
+struct random_leaf : detail::leaf<yields::flags, 1, true, true> {
   constexpr random_leaf(std::uint64_t from_seed, float rate_of_false)
       : seed(from_seed), rate(rate_of_false) {}
   DEEPREC_INLINE constexpr detail::random_flags at(index_t i) const {
@@ -274,11 +263,6 @@ struct node {
   static constexpr int operands = (0 + ... + Parts::operands);
   static constexpr bool by_row = (false || ... || Parts::by_row);
   static constexpr bool exact_start = (false || ... || Parts::exact_start);
-  static constexpr index_t columns_known =
-      detail::common_columns(dynamic_size, dynamic_size, Parts::columns_known...);
-  static_assert(columns_known != detail::columns_differ,
-                "deeprec::expr: matrices of different static widths in one expression. Fix: give them the "
-                "same dim<N>; a row of C elements is row(values), a column of R is column(values).");
 
   DEEPREC_INLINE constexpr auto at(index_t i) const { return detail::bind(Op{}, of.at(i)); }
   constexpr void list(detail::operand*& to) const { of.list(to); }
@@ -287,12 +271,8 @@ struct node {
 };
 
 /// One output of evaluate and its value.
-template <class Out, index_t Columns, class Value>
+template <class Out, class Value>
 struct assignment {
-  static constexpr index_t columns_known = detail::common_columns(Columns, Value::columns_known);
-  static_assert(columns_known != detail::columns_differ,
-                "deeprec::expr::assign: out has another static width than its expression. Fix: give them "
-                "the same dim<N>.");
   static constexpr int cost = Value::cost + 1;
   static constexpr int operands = Value::operands;
   static constexpr bool by_row = Value::by_row;
