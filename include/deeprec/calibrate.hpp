@@ -232,9 +232,9 @@ class calibration {
 /// @threads      reentrant; two calibrations at once disturb each other
 /// @error        none; std::bad_alloc where the memory is refused
 /// @example      @snippet tests/describe/calibrate_test.cpp calibrate
-template <class Context, class = detail::unit>
-[[nodiscard]] kernel_tuning calibrate(Context&& context_or_executor,
-                                      std::chrono::milliseconds most = std::chrono::milliseconds(200)) {
+template <class Context>
+DEEPREC_PER_UNIT [[nodiscard]] kernel_tuning calibrate(
+    Context&& context_or_executor, std::chrono::milliseconds most = std::chrono::milliseconds(200)) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::calibration<>(ctx, most).run(ctx);
 }

@@ -31,7 +31,6 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
 #include <deeprec/core/trace.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/criteo_format.hpp>

@@ -198,6 +198,11 @@
 // The same encoding for the other regions: a target region adds to the unit's flags, so with -march=native
 // the AVX2 kernels may contain AVX-512 code.
 #define DEEPREC_UNIT DEEPREC_WITH_FLAGS(unit_)
+// Before a function that vectorises or calls one that does: its symbol has the unit's flags, so the linker
+// never merges it with that of a unit for other machines (docs/adr/0003-kernels-once-per-isa.md).
+#define DEEPREC_TEXT_(x) #x
+#define DEEPREC_TEXT(x) DEEPREC_TEXT_(x)
+#define DEEPREC_PER_UNIT [[gnu::abi_tag(DEEPREC_TEXT(DEEPREC_UNIT))]]
 
 // A number for what decides whether this unit may call kernels that another unit holds: the version, the ABI
 // namespace, the processor and the flags above.

@@ -22,7 +22,6 @@
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -66,8 +65,8 @@ concept Operation = requires(const Op& op, const Context& ctx, std::span<std::by
 namespace detail {
 
 /// The rest of a verb_call: checks an operation and runs it with scratch of the context's resource.
-template <class Context, class Op, class = unit>
-DEEPREC_INLINE status run_begun(const Context& ctx, const Op& op) {
+template <class Context, class Op>
+DEEPREC_PER_UNIT DEEPREC_INLINE status run_begun(const Context& ctx, const Op& op) {
   if (const status s = op.check(); !s) return s.in_operation(op.name());
   return or_out_of_memory(op.name(), [&]() __attribute__((always_inline)) -> status {
     const index_t bytes = op.scratch_bytes(ctx);
@@ -77,8 +76,8 @@ DEEPREC_INLINE status run_begun(const Context& ctx, const Op& op) {
 }
 
 /// A verb that is one operation.
-template <class Context, class Op, class = unit>
-DEEPREC_INLINE status run_now(const Context& ctx, const Op& op) {
+template <class Context, class Op>
+DEEPREC_PER_UNIT DEEPREC_INLINE status run_now(const Context& ctx, const Op& op) {
   const verb_call call(ctx, op.name());
   if (!call) return call.stopped();
   return run_begun(ctx, op);

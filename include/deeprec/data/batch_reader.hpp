@@ -587,9 +587,9 @@ class batch_reader {
 
 namespace detail {
 
-template <class Context, class Format, class = detail::unit>
-auto make_reader(Context&& context_or_executor, Format format, std::vector<text_source> sources,
-                 const reader_options& options) {
+template <class Context, class Format>
+DEEPREC_PER_UNIT auto make_reader(Context&& context_or_executor, Format format,
+                                  std::vector<text_source> sources, const reader_options& options) {
   using plain = std::remove_cvref_t<Context>;
   static_assert(std::is_lvalue_reference_v<Context> || detail::is_context<plain>,
                 "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
@@ -614,9 +614,10 @@ using reader_of =
 /// @error   io_error (a file is missing, a directory, no regular file, or not readable), unsupported
 ///          (the format's options contradict each other), out_of_memory
 /// @example auto reader = read_files(pool, criteo_format{}, {"train.txt"}).or_throw();
-template <class Context, class Format, class = detail::unit>
-auto read_files(Context&& context_or_executor, Format format, std::vector<std::string> paths,
-                const reader_options& options = {}) -> result<detail::reader_of<Context, Format>> {
+template <class Context, class Format>
+DEEPREC_PER_UNIT auto read_files(Context&& context_or_executor, Format format, std::vector<std::string> paths,
+                                 const reader_options& options = {})
+    -> result<detail::reader_of<Context, Format>> {
   return detail::or_out_of_memory([&]() -> result<detail::reader_of<Context, Format>> {
     if (const status s = format.check(); !s) return s;
     std::vector<detail::text_source> sources;
@@ -654,9 +655,10 @@ auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
 /// @cost    allocates the list of chunks
 /// @threads reentrant
 /// @error   unsupported (the format's options contradict each other), out_of_memory
-template <class Context, class Format, class = detail::unit>
-auto read_text(Context&& context_or_executor, Format format, std::string_view text,
-               const reader_options& options = {}) -> result<detail::reader_of<Context, Format>> {
+template <class Context, class Format>
+DEEPREC_PER_UNIT auto read_text(Context&& context_or_executor, Format format, std::string_view text,
+                                const reader_options& options = {})
+    -> result<detail::reader_of<Context, Format>> {
   return detail::or_out_of_memory([&]() -> result<detail::reader_of<Context, Format>> {
     if (const status s = format.check(); !s) return s;
     std::vector<detail::text_source> sources;
@@ -675,9 +677,9 @@ auto read_text(Context&& context_or_executor, Format format, std::string_view te
 /// @error   what open() of the stream returns, unsupported (the format's options contradict each other),
 ///          out_of_memory: then the stream is gone
 /// @example read_stream(pool, criteo_format{}, "stdin", std::make_unique<file_stream>(0))
-template <class Context, class Format, class = detail::unit>
-auto read_stream(Context&& context_or_executor, Format format, std::string name,
-                 std::unique_ptr<text_stream> stream, const reader_options& options = {})
+template <class Context, class Format>
+DEEPREC_PER_UNIT auto read_stream(Context&& context_or_executor, Format format, std::string name,
+                                  std::unique_ptr<text_stream> stream, const reader_options& options = {})
     -> result<detail::reader_of<Context, Format>> {
   return detail::or_out_of_memory([&]() -> result<detail::reader_of<Context, Format>> {
     if (const status s = format.check(); !s) return s;

@@ -21,7 +21,6 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/hash.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/data/detail/criteo_lines.hpp>
 #include <deeprec/data/detail/numbers.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -113,8 +112,7 @@ struct criteo_format {
   /// @cost    O(line)
   /// @threads reentrant
   /// @error   none
-  template <class = detail::unit>
-  [[nodiscard]] layout detect(std::string_view first_line) const noexcept {
+  DEEPREC_PER_UNIT [[nodiscard]] layout detect(std::string_view first_line) const noexcept {
     layout found;
     found.delimiter = delimiter != '\0'                                 ? delimiter
                       : first_line.find('\t') != std::string_view::npos ? '\t'
@@ -160,9 +158,8 @@ struct criteo_format {
   ///          batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
-  template <class = detail::unit>
-  [[nodiscard]] status parse(const layout& file_layout, std::string_view text, sparse_batch& batch,
-                             line_log& log) const noexcept {
+  DEEPREC_PER_UNIT status parse(const layout& file_layout, std::string_view text, sparse_batch& batch,
+                                line_log& log) const noexcept {
     detail::criteo_plan plan;
     for (int s = 0; s < detail::criteo_features; ++s) {
       plan.rows[s] = rows[static_cast<std::size_t>(s)];

@@ -21,7 +21,6 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/hash.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/data/detail/fields.hpp>
 #include <deeprec/data/detail/numbers.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -103,8 +102,8 @@ class feasign_format {
   /// @cost    one pass; allocates when the batch must grow
   /// @threads reentrant; needs exclusive access to the batch and the log
   /// @error   parse_error (the log has the location), out_of_memory
-  template <class = detail::unit>
-  [[nodiscard]] status parse(const layout&, std::string_view text, sparse_batch& batch, line_log& log) const {
+  DEEPREC_PER_UNIT status parse(const layout&, std::string_view text, sparse_batch& batch,
+                                line_log& log) const {
     const auto parse_row = [&](std::string_view line, float& label) -> status {
       detail::blank_fields fields(line);
       std::string_view field = fields.next();

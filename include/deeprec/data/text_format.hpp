@@ -18,7 +18,6 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -196,9 +195,9 @@ struct parsed_text {
 /// @error   parse_error with the first bad line (not with malformed::drop), or without a line where it is no
 ///          text but compressed, an archive or the like; unsupported (the options contradict each other),
 ///          out_of_memory
-template <TextFormat Format, class = detail::unit>
-result<parsed_text> parse_text(const Format& format, std::string_view text, sparse_batch& batch,
-                               const parse_options& options = {}) {
+template <TextFormat Format>
+DEEPREC_PER_UNIT result<parsed_text> parse_text(const Format& format, std::string_view text,
+                                                sparse_batch& batch, const parse_options& options = {}) {
   return detail::or_out_of_memory([&]() -> result<parsed_text> {
     if (const status s = format.check(); !s) return s;
     batch.clear();

@@ -19,7 +19,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/attention_options.hpp>
 #include <deeprec/dense/detail/attention_args.hpp>
@@ -68,12 +67,11 @@ status check_feature_shapes(const Queries& queries, const Keys& keys, const Offs
 ///           = the offset). On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_features
 /// @source   Zhou et al. 2018, arXiv:1706.06978
-template <class Context, class Query, class Key, class Offsets, class Out, MemorySpace Space,
-          class = detail::unit>
-[[nodiscard]] status attention_features_forward(Context&& context_or_executor,
-                                                matrix_view<Query, Space> queries,
-                                                matrix_view<Key, Space> keys, const Offsets& offsets,
-                                                matrix_view<Out, Space> output) {
+template <class Context, class Query, class Key, class Offsets, class Out, MemorySpace Space>
+DEEPREC_PER_UNIT status attention_features_forward(Context&& context_or_executor,
+                                                   matrix_view<Query, Space> queries,
+                                                   matrix_view<Key, Space> keys, const Offsets& offsets,
+                                                   matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_features_forward");
   if (!call) return call.stopped();
@@ -96,12 +94,12 @@ status attention_features_forward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Offset, MemorySpace Space, class = detail::unit>
-status attention_features_forward_on(host_backend, const Context& ctx,
-                                     matrix_view<const float, Space> queries,
-                                     matrix_view<const float, Space> keys,
-                                     array_view<const Offset, Space> offsets,
-                                     matrix_view<float, Space> output) {
+template <class Context, class Offset, MemorySpace Space>
+DEEPREC_PER_UNIT status attention_features_forward_on(host_backend, const Context& ctx,
+                                                      matrix_view<const float, Space> queries,
+                                                      matrix_view<const float, Space> keys,
+                                                      array_view<const Offset, Space> offsets,
+                                                      matrix_view<float, Space> output) {
   static_assert(
       reachable_as<Space, host_space>,
       "deeprec::attention_features_forward: device memory given to a host context. Fix: copy it, or "
@@ -152,14 +150,14 @@ status attention_features_forward_on(host_backend, const Context& ctx,
 /// @error    as attention_features_forward. On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_features_backward
 template <class Context, class Query, class Key, class Offsets, class Out, class ToQuery, class ToKey,
-          MemorySpace Space, class = detail::unit>
-[[nodiscard]] status attention_features_backward(Context&& context_or_executor,
-                                                 matrix_view<Query, Space> queries,
-                                                 matrix_view<Key, Space> keys, const Offsets& offsets,
-                                                 matrix_view<Out, Space> output_gradient,
-                                                 matrix_view<ToQuery, Space> query_gradient,
-                                                 matrix_view<ToKey, Space> key_gradient,
-                                                 gradient_write of_keys = gradient_write::overwrite) {
+          MemorySpace Space>
+DEEPREC_PER_UNIT status attention_features_backward(Context&& context_or_executor,
+                                                    matrix_view<Query, Space> queries,
+                                                    matrix_view<Key, Space> keys, const Offsets& offsets,
+                                                    matrix_view<Out, Space> output_gradient,
+                                                    matrix_view<ToQuery, Space> query_gradient,
+                                                    matrix_view<ToKey, Space> key_gradient,
+                                                    gradient_write of_keys = gradient_write::overwrite) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_features_backward");
   if (!call) return call.stopped();
@@ -189,14 +187,12 @@ status attention_features_backward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Offset, MemorySpace Space, class = detail::unit>
-status attention_features_backward_on(host_backend, const Context& ctx,
-                                      matrix_view<const float, Space> queries,
-                                      matrix_view<const float, Space> keys,
-                                      array_view<const Offset, Space> offsets,
-                                      matrix_view<const float, Space> output_gradient,
-                                      matrix_view<float, Space> query_gradient,
-                                      matrix_view<float, Space> key_gradient, gradient_write of_keys) {
+template <class Context, class Offset, MemorySpace Space>
+DEEPREC_PER_UNIT status attention_features_backward_on(
+    host_backend, const Context& ctx, matrix_view<const float, Space> queries,
+    matrix_view<const float, Space> keys, array_view<const Offset, Space> offsets,
+    matrix_view<const float, Space> output_gradient, matrix_view<float, Space> query_gradient,
+    matrix_view<float, Space> key_gradient, gradient_write of_keys) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::attention_features_backward: device memory given to a host context. Fix: copy it, "
                 "or pass a device context.");

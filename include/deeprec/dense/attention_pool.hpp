@@ -16,7 +16,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/attention_options.hpp>
 #include <deeprec/dense/detail/attention_args.hpp>
@@ -68,11 +67,10 @@ inline constexpr pool_texts pool_forward_texts{
 ///           = the offset). On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_pool
 /// @source   Zhou et al. 2018, arXiv:1706.06978
-template <class Context, class Score, class Key, class Offsets, class Out, MemorySpace Space,
-          class = detail::unit>
-[[nodiscard]] status attention_pool_forward(Context&& context_or_executor, matrix_view<Score, Space> scores,
-                                            matrix_view<Key, Space> keys, const Offsets& offsets,
-                                            matrix_view<Out, Space> output) {
+template <class Context, class Score, class Key, class Offsets, class Out, MemorySpace Space>
+DEEPREC_PER_UNIT status attention_pool_forward(Context&& context_or_executor,
+                                               matrix_view<Score, Space> scores, matrix_view<Key, Space> keys,
+                                               const Offsets& offsets, matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_pool_forward");
   if (!call) return call.stopped();
@@ -102,12 +100,11 @@ template <class Context, class Score, class Key, class Offsets, class Out, Memor
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    as without a softmax. On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_pool_softmax
-template <class Context, class Score, class Key, class Offsets, class Weight, class Out, MemorySpace Space,
-          class = detail::unit>
-[[nodiscard]] status attention_pool_forward(Context&& context_or_executor, matrix_view<Score, Space> scores,
-                                            matrix_view<Key, Space> keys, const Offsets& offsets,
-                                            matrix_view<Weight, Space> weights,
-                                            matrix_view<Out, Space> output) {
+template <class Context, class Score, class Key, class Offsets, class Weight, class Out, MemorySpace Space>
+DEEPREC_PER_UNIT status attention_pool_forward(Context&& context_or_executor,
+                                               matrix_view<Score, Space> scores, matrix_view<Key, Space> keys,
+                                               const Offsets& offsets, matrix_view<Weight, Space> weights,
+                                               matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_pool_forward");
   if (!call) return call.stopped();
@@ -129,11 +126,13 @@ status attention_pool_forward_on(any_backend, const Args&...) {
 }
 
 // `weights` is empty without a softmax.
-template <class Context, class Offset, MemorySpace Space, class = detail::unit>
-status attention_pool_forward_on(host_backend, const Context& ctx, attention_weights how,
-                                 matrix_view<const float, Space> scores, matrix_view<const float, Space> keys,
-                                 array_view<const Offset, Space> offsets, matrix_view<float, Space> weights,
-                                 matrix_view<float, Space> output) {
+template <class Context, class Offset, MemorySpace Space>
+DEEPREC_PER_UNIT status attention_pool_forward_on(host_backend, const Context& ctx, attention_weights how,
+                                                  matrix_view<const float, Space> scores,
+                                                  matrix_view<const float, Space> keys,
+                                                  array_view<const Offset, Space> offsets,
+                                                  matrix_view<float, Space> weights,
+                                                  matrix_view<float, Space> output) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::attention_pool_forward: device memory given to a host context. Fix: copy it, or "
                 "pass a device context.");
@@ -190,13 +189,14 @@ status attention_pool_forward_on(host_backend, const Context& ctx, attention_wei
 /// @error    as attention_pool_forward. On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_pool_backward
 template <class Context, class Weight, class Key, class Offsets, class Out, class ToScore, class ToKey,
-          MemorySpace Space, class = detail::unit>
-[[nodiscard]] status attention_pool_backward(Context&& context_or_executor,
-                                             matrix_view<Weight, Space> weights, matrix_view<Key, Space> keys,
-                                             const Offsets& offsets, matrix_view<Out, Space> output_gradient,
-                                             matrix_view<ToScore, Space> score_gradient,
-                                             matrix_view<ToKey, Space> key_gradient,
-                                             attention_pool_options how = {}) {
+          MemorySpace Space>
+DEEPREC_PER_UNIT status attention_pool_backward(Context&& context_or_executor,
+                                                matrix_view<Weight, Space> weights,
+                                                matrix_view<Key, Space> keys, const Offsets& offsets,
+                                                matrix_view<Out, Space> output_gradient,
+                                                matrix_view<ToScore, Space> score_gradient,
+                                                matrix_view<ToKey, Space> key_gradient,
+                                                attention_pool_options how = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "attention_pool_backward");
   if (!call) return call.stopped();
@@ -225,14 +225,12 @@ status attention_pool_backward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Offset, MemorySpace Space, class = detail::unit>
-status attention_pool_backward_on(host_backend, const Context& ctx, const attention_pool_options& how,
-                                  matrix_view<const float, Space> weights,
-                                  matrix_view<const float, Space> keys,
-                                  array_view<const Offset, Space> offsets,
-                                  matrix_view<const float, Space> output_gradient,
-                                  matrix_view<float, Space> score_gradient,
-                                  matrix_view<float, Space> key_gradient) {
+template <class Context, class Offset, MemorySpace Space>
+DEEPREC_PER_UNIT status attention_pool_backward_on(
+    host_backend, const Context& ctx, const attention_pool_options& how,
+    matrix_view<const float, Space> weights, matrix_view<const float, Space> keys,
+    array_view<const Offset, Space> offsets, matrix_view<const float, Space> output_gradient,
+    matrix_view<float, Space> score_gradient, matrix_view<float, Space> key_gradient) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::attention_pool_backward: device memory given to a host context. Fix: copy it, or "
                 "pass a device context.");

@@ -19,7 +19,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/gemm.hpp>
 #include <deeprec/dense/linear.hpp>
@@ -58,14 +57,13 @@ constexpr bool is_crossed(const View& v, index_t rows, index_t columns) noexcept
 ///           output overlaps an operand in part
 /// @example  @snippet tests/dense/cross_layer_test.cpp cross_layer
 /// @source   Wang et al. 2021, arXiv:2008.13535
-template <class Backends = host_gemm_backends, class Context, class X0, MemorySpace Space, class Weights,
-          class = detail::unit>
-[[nodiscard]] status cross_layer_forward(Context&& context_or_executor, matrix_view<X0, Space> x0,
-                                         detail::given_view<const float, Space> x, const Weights& weights,
-                                         detail::given_view<const float, Space> bias,
-                                         detail::given_view<float, Space> product,
-                                         detail::given_view<float, Space> output,
-                                         gemm_math math = gemm_math::f32) {
+template <class Backends = host_gemm_backends, class Context, class X0, MemorySpace Space, class Weights>
+DEEPREC_PER_UNIT status cross_layer_forward(Context&& context_or_executor, matrix_view<X0, Space> x0,
+                                            detail::given_view<const float, Space> x, const Weights& weights,
+                                            detail::given_view<const float, Space> bias,
+                                            detail::given_view<float, Space> product,
+                                            detail::given_view<float, Space> output,
+                                            gemm_math math = gemm_math::f32) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "cross_layer_forward");
   if (!call) return call.stopped();
@@ -98,11 +96,13 @@ status cross_layer_forward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Backends, class Context, MemorySpace Space, class Weights, class = detail::unit>
-status cross_layer_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> x0,
-                              matrix_view<const float, Space> x, const Weights& weights,
-                              matrix_view<const float, Space> bias, matrix_view<float, Space> product,
-                              matrix_view<float, Space> output, gemm_math math) {
+template <class Backends, class Context, MemorySpace Space, class Weights>
+DEEPREC_PER_UNIT status cross_layer_forward_on(host_backend, const Context& ctx,
+                                               matrix_view<const float, Space> x0,
+                                               matrix_view<const float, Space> x, const Weights& weights,
+                                               matrix_view<const float, Space> bias,
+                                               matrix_view<float, Space> product,
+                                               matrix_view<float, Space> output, gemm_math math) {
   static_assert(
       reachable_as<Space, host_space>,
       "deeprec::cross_layer_forward: device memory given to a host context. Fix: copy it, or pass a "
@@ -136,9 +136,8 @@ status cross_layer_forward_on(host_backend, const Context& ctx, matrix_view<cons
 /// @error    shape_mismatch (names the operand; nothing is written) · unsupported where a gradient overlaps
 ///           an operand in part · errors of gemm(): x0_gradient was added to by then
 /// @example  @snippet tests/dense/cross_layer_test.cpp cross_layer_backward
-template <class Backends = host_gemm_backends, class Context, class X0, MemorySpace Space, class Weights,
-          class = detail::unit>
-[[nodiscard]] status cross_layer_backward(
+template <class Backends = host_gemm_backends, class Context, class X0, MemorySpace Space, class Weights>
+DEEPREC_PER_UNIT status cross_layer_backward(
     Context&& context_or_executor, matrix_view<X0, Space> x0, detail::given_view<const float, Space> x,
     detail::given_view<const float, Space> product, detail::given_view<const float, Space> output_gradient,
     const Weights& weights, detail::given_view<float, Space> product_gradient,
@@ -190,14 +189,13 @@ status cross_layer_backward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Backends, class Context, MemorySpace Space, class Weights, class = detail::unit>
-status cross_layer_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> x0,
-                               matrix_view<const float, Space> x, matrix_view<const float, Space> product,
-                               matrix_view<const float, Space> output_gradient, const Weights& weights,
-                               matrix_view<float, Space> product_gradient,
-                               matrix_view<float, Space> weight_gradient,
-                               matrix_view<float, Space> bias_gradient, matrix_view<float, Space> x0_gradient,
-                               matrix_view<float, Space> x_gradient, gemm_math math) {
+template <class Backends, class Context, MemorySpace Space, class Weights>
+DEEPREC_PER_UNIT status cross_layer_backward_on(
+    host_backend, const Context& ctx, matrix_view<const float, Space> x0, matrix_view<const float, Space> x,
+    matrix_view<const float, Space> product, matrix_view<const float, Space> output_gradient,
+    const Weights& weights, matrix_view<float, Space> product_gradient,
+    matrix_view<float, Space> weight_gradient, matrix_view<float, Space> bias_gradient,
+    matrix_view<float, Space> x0_gradient, matrix_view<float, Space> x_gradient, gemm_math math) {
   static_assert(
       reachable_as<Space, host_space>,
       "deeprec::cross_layer_backward: device memory given to a host context. Fix: copy it, or pass a "

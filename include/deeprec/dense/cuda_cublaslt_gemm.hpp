@@ -457,9 +457,9 @@ status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>
 ///           values are read, else written in part, as are bits, bias gradient and sums; nothing is pinned
 ///           unless only the last product, by the fastest, has failed
 /// @example  gemm_tune(stream, desc, x, weights, y).or_throw();  // once, before the step is captured
-template <class Context, class A, class B, class C, class = detail::unit>
-[[nodiscard]] status gemm_tune(Context&& context_or_executor, const basic_gemm_desc<device_space>& desc,
-                               const A& a, const B& b, const C& c) {
+template <class Context, class A, class B, class C>
+DEEPREC_PER_UNIT status gemm_tune(Context&& context_or_executor, const basic_gemm_desc<device_space>& desc,
+                                  const A& a, const B& b, const C& c) {
   const auto ctx = detail::as_context(context_or_executor);
   static_assert(std::is_same_v<std::remove_cvref_t<decltype(ctx.backend())>, cuda_backend>,
                 "deeprec::gemm_tune: an executor of the host. Fix: pass a cuda_stream or cuda_executor; the "

@@ -20,7 +20,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/dice_args.hpp>
 #include <deeprec/dense/detail/dice_kernels.hpp>
@@ -53,8 +52,8 @@ inline double dice_ns(const kernel_tuning& tuning, index_t rows, index_t width, 
 }
 
 /// Calls sum(region, first row, rows, piece) for all pieces of the rows.
-template <class Context, class Sum, class = unit>
-void dice_for_pieces(const Context& ctx, index_t rows, double ns, const Sum& sum) {
+template <class Context, class Sum>
+DEEPREC_PER_UNIT void dice_for_pieces(const Context& ctx, index_t rows, double ns, const Sum& sum) {
   const index_t piece = dice_piece(rows);
   run_bulk(ctx, {(rows + piece - 1) / piece, 1, ns}, [&](index_t begin, index_t end, int) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
@@ -66,9 +65,9 @@ void dice_for_pieces(const Context& ctx, index_t rows, double ns, const Sum& sum
 /// Mean and variance of the columns of x; of no rows: 0. The second pass measures from the mean of the first,
 /// and takes what that is off by out of the variance too: left in, it would be all of the variance of a
 /// column of one value.
-template <class Context, class = unit>
-void dice_batch_statistics(const Context& ctx, matrix_view<const float> x,
-                           const dice_statistics<>& statistics) {
+template <class Context>
+DEEPREC_PER_UNIT void dice_batch_statistics(const Context& ctx, matrix_view<const float> x,
+                                            const dice_statistics<>& statistics) {
   const index_t rows = x.extent(0), piece = dice_piece(rows), pieces = (rows + piece - 1) / piece;
   const double count = static_cast<double>((std::max)(rows, index_t{1}));
   dice_partials<2> partial;
@@ -113,11 +112,11 @@ void dice_batch_statistics(const Context& ctx, matrix_view<const float> x,
 ///           nothing is written
 /// @example  @snippet tests/dense/dice_test.cpp dice
 /// @source   Zhou et al. 2018, arXiv:1706.06978
-template <class Context, class X, class Y, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status dice_forward(Context&& context_or_executor, matrix_view<X, Space> x,
-                                  std::type_identity_t<array_view<const float, Space>> alpha,
-                                  const dice_statistics<Space>& statistics, matrix_view<Y, Space> y,
-                                  dice_options how = {}) {
+template <class Context, class X, class Y, MemorySpace Space>
+DEEPREC_PER_UNIT status dice_forward(Context&& context_or_executor, matrix_view<X, Space> x,
+                                     std::type_identity_t<array_view<const float, Space>> alpha,
+                                     const dice_statistics<Space>& statistics, matrix_view<Y, Space> y,
+                                     dice_options how = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dice_forward");
   if (!call) return call.stopped();
@@ -140,10 +139,11 @@ status dice_forward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status dice_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> x,
-                       array_view<const float, Space> alpha, const dice_statistics<Space>& statistics,
-                       matrix_view<float, Space> y, const dice_options& how) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status dice_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> x,
+                                        array_view<const float, Space> alpha,
+                                        const dice_statistics<Space>& statistics, matrix_view<float, Space> y,
+                                        const dice_options& how) {
   static_assert(
       reachable_as<Space, host_space>,
       "deeprec::dice_forward: device memory given to a host context. Fix: copy it, or pass a device "
@@ -185,13 +185,13 @@ status dice_forward_on(host_backend, const Context& ctx, matrix_view<const float
 /// @error    shape_mismatch naming the operand; invalid_value where epsilon is not positive. On an error
 ///           nothing is written
 /// @example  @snippet tests/dense/dice_test.cpp dice_backward
-template <class Context, class X, class G, class ToX, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status dice_backward(Context&& context_or_executor, matrix_view<X, Space> x,
-                                   std::type_identity_t<array_view<const float, Space>> alpha,
-                                   const dice_statistics<Space>& statistics, matrix_view<G, Space> y_gradient,
-                                   matrix_view<ToX, Space> x_gradient,
-                                   std::type_identity_t<array_view<float, Space>> alpha_gradient,
-                                   dice_options how = {}) {
+template <class Context, class X, class G, class ToX, MemorySpace Space>
+DEEPREC_PER_UNIT status dice_backward(Context&& context_or_executor, matrix_view<X, Space> x,
+                                      std::type_identity_t<array_view<const float, Space>> alpha,
+                                      const dice_statistics<Space>& statistics,
+                                      matrix_view<G, Space> y_gradient, matrix_view<ToX, Space> x_gradient,
+                                      std::type_identity_t<array_view<float, Space>> alpha_gradient,
+                                      dice_options how = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dice_backward");
   if (!call) return call.stopped();
@@ -219,11 +219,13 @@ status dice_backward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status dice_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> x,
-                        array_view<const float, Space> alpha, const dice_statistics<Space>& statistics,
-                        matrix_view<const float, Space> y_gradient, matrix_view<float, Space> x_gradient,
-                        array_view<float, Space> alpha_gradient, const dice_options& how) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status dice_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> x,
+                                         array_view<const float, Space> alpha,
+                                         const dice_statistics<Space>& statistics,
+                                         matrix_view<const float, Space> y_gradient,
+                                         matrix_view<float, Space> x_gradient,
+                                         array_view<float, Space> alpha_gradient, const dice_options& how) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::dice_backward: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");
@@ -275,9 +277,9 @@ status dice_backward_on(host_backend, const Context& ctx, matrix_view<const floa
 /// @threads  reentrant on distinct averages
 /// @error    shape_mismatch; invalid_value where momentum is not in [0, 1]. On an error nothing is written
 /// @example  @snippet tests/dense/dice_test.cpp dice
-template <class Context, class = detail::unit>
-[[nodiscard]] status dice_average(Context&& context_or_executor, const dice_statistics<>& batch,
-                                  float momentum, const dice_statistics<>& averages) {
+template <class Context>
+DEEPREC_PER_UNIT status dice_average(Context&& context_or_executor, const dice_statistics<>& batch,
+                                     float momentum, const dice_statistics<>& averages) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dice_average");
   if (!call) return call.stopped();

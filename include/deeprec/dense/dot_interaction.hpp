@@ -17,7 +17,6 @@
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/dot_interaction_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -77,10 +76,11 @@ inline bool interaction_leaves_cache(const kernel_tuning& tuning, index_t sample
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/dot_interaction_test.cpp dot_interaction
 /// @source   Naumov et al. 2019, arXiv:1906.00091
-template <class Context, class Dense, class Pooled, class Out, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status dot_interaction_forward(Context&& context_or_executor, matrix_view<Dense, Space> dense,
-                                             matrix_view<Pooled, Space> pooled,
-                                             matrix_view<Out, Space> output) {
+template <class Context, class Dense, class Pooled, class Out, MemorySpace Space>
+DEEPREC_PER_UNIT status dot_interaction_forward(Context&& context_or_executor,
+                                                matrix_view<Dense, Space> dense,
+                                                matrix_view<Pooled, Space> pooled,
+                                                matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dot_interaction_forward");
   if (!call) return call.stopped();
@@ -98,9 +98,11 @@ status dot_interaction_forward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status dot_interaction_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> dense,
-                                  matrix_view<const float, Space> pooled, matrix_view<float, Space> output) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status dot_interaction_forward_on(host_backend, const Context& ctx,
+                                                   matrix_view<const float, Space> dense,
+                                                   matrix_view<const float, Space> pooled,
+                                                   matrix_view<float, Space> output) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::dot_interaction_forward: device memory given to a host context. Fix: copy it, or "
                 "pass a device context.");
@@ -142,12 +144,13 @@ status dot_interaction_forward_on(host_backend, const Context& ctx, matrix_view<
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/dot_interaction_test.cpp dot_interaction_backward
 template <class Context, class Dense, class Pooled, class Out, class ToDense, class ToPooled,
-          MemorySpace Space, class = detail::unit>
-[[nodiscard]] status dot_interaction_backward(Context&& context_or_executor, matrix_view<Dense, Space> dense,
-                                              matrix_view<Pooled, Space> pooled,
-                                              matrix_view<Out, Space> output_gradient,
-                                              matrix_view<ToDense, Space> dense_gradient,
-                                              matrix_view<ToPooled, Space> pooled_gradient) {
+          MemorySpace Space>
+DEEPREC_PER_UNIT status dot_interaction_backward(Context&& context_or_executor,
+                                                 matrix_view<Dense, Space> dense,
+                                                 matrix_view<Pooled, Space> pooled,
+                                                 matrix_view<Out, Space> output_gradient,
+                                                 matrix_view<ToDense, Space> dense_gradient,
+                                                 matrix_view<ToPooled, Space> pooled_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dot_interaction_backward");
   if (!call) return call.stopped();
@@ -175,12 +178,13 @@ status dot_interaction_backward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status dot_interaction_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> dense,
-                                   matrix_view<const float, Space> pooled,
-                                   matrix_view<const float, Space> output_gradient,
-                                   matrix_view<float, Space> dense_gradient,
-                                   matrix_view<float, Space> pooled_gradient) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status dot_interaction_backward_on(host_backend, const Context& ctx,
+                                                    matrix_view<const float, Space> dense,
+                                                    matrix_view<const float, Space> pooled,
+                                                    matrix_view<const float, Space> output_gradient,
+                                                    matrix_view<float, Space> dense_gradient,
+                                                    matrix_view<float, Space> pooled_gradient) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::dot_interaction_backward: device memory given to a host context. Fix: copy it, or "
                 "pass a device context.");

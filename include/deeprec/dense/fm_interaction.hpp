@@ -20,7 +20,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/fm_interaction_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -59,9 +58,10 @@ constexpr bool takes_pairs(const Out& out, const Pooled& pooled, index_t width) 
 /// @error    shape_mismatch (names the operand). On an error nothing is written
 /// @example  @snippet tests/dense/fm_interaction_test.cpp fm_interaction
 /// @source   Guo et al. 2017, arXiv:1703.04247; He and Chua 2017, arXiv:1708.05027
-template <class Context, class Pooled, class Out, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status fm_interaction_forward(Context&& context_or_executor, matrix_view<Pooled, Space> pooled,
-                                            index_t width, matrix_view<Out, Space> output) {
+template <class Context, class Pooled, class Out, MemorySpace Space>
+DEEPREC_PER_UNIT status fm_interaction_forward(Context&& context_or_executor,
+                                               matrix_view<Pooled, Space> pooled, index_t width,
+                                               matrix_view<Out, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fm_interaction_forward");
   if (!call) return call.stopped();
@@ -81,9 +81,10 @@ status fm_interaction_forward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status fm_interaction_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> pooled,
-                                 index_t width, matrix_view<float, Space> output) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status fm_interaction_forward_on(host_backend, const Context& ctx,
+                                                  matrix_view<const float, Space> pooled, index_t width,
+                                                  matrix_view<float, Space> output) {
   static_assert(
       reachable_as<Space, host_space>,
       "deeprec::fm_interaction_forward: device memory given to a host context. Fix: copy it, or pass "
@@ -123,10 +124,11 @@ status fm_interaction_forward_on(host_backend, const Context& ctx, matrix_view<c
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch (names the operand). On an error nothing is written
 /// @example  @snippet tests/dense/fm_interaction_test.cpp fm_interaction_backward
-template <class Context, class Pooled, class Out, class ToPooled, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status fm_interaction_backward(Context&& context_or_executor, matrix_view<Pooled, Space> pooled,
-                                             index_t width, matrix_view<Out, Space> output_gradient,
-                                             matrix_view<ToPooled, Space> pooled_gradient) {
+template <class Context, class Pooled, class Out, class ToPooled, MemorySpace Space>
+DEEPREC_PER_UNIT status fm_interaction_backward(Context&& context_or_executor,
+                                                matrix_view<Pooled, Space> pooled, index_t width,
+                                                matrix_view<Out, Space> output_gradient,
+                                                matrix_view<ToPooled, Space> pooled_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fm_interaction_backward");
   if (!call) return call.stopped();
@@ -151,10 +153,11 @@ status fm_interaction_backward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status fm_interaction_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> pooled,
-                                  index_t width, matrix_view<const float, Space> output_gradient,
-                                  matrix_view<float, Space> pooled_gradient) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status fm_interaction_backward_on(host_backend, const Context& ctx,
+                                                   matrix_view<const float, Space> pooled, index_t width,
+                                                   matrix_view<const float, Space> output_gradient,
+                                                   matrix_view<float, Space> pooled_gradient) {
   static_assert(
       reachable_as<Space, host_space>,
       "deeprec::fm_interaction_backward: device memory given to a host context. Fix: copy it, or pass "

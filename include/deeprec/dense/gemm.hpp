@@ -20,9 +20,9 @@
 #include <string>
 #include <type_traits>
 
+#include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/gemm_driver.hpp>
 #include <deeprec/dense/eigen_gemm.hpp>
@@ -74,8 +74,8 @@ decltype(auto) values_of(const B& b) noexcept {
 }
 
 /// The checks of gemm(), for every backend.
-template <class Desc, class A, class B, class C, class = unit>
-status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
+template <class Desc, class A, class B, class C>
+DEEPREC_PER_UNIT status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   const auto no = [](const char* why) { return status{errc::shape_mismatch, why}; };
   if (!countable(a)) return no("gemm: the bytes of a must fit an index");
   if (!countable(b)) return no("gemm: the bytes of b must fit an index");
@@ -168,14 +168,14 @@ gemm_job make_job(const Desc& desc, const A& a, const B& b, const C& c) {
   return job;
 }
 
-template <class E, class = unit>
-void sum_bias(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a) {
+template <class E>
+DEEPREC_PER_UNIT void sum_bias(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a) {
   a.storage() == gemm_storage::f32 ? sum_rows<float>(ctx, desc.a, a, desc.bias_gradient.row(0))
                                    : sum_rows<bf16>(ctx, desc.a, a, desc.bias_gradient.row(0));
 }
 
-template <class Backends, class E, class = unit>
-status multiply_job(context<E> ctx, const gemm_job& job) {
+template <class Backends, class E>
+DEEPREC_PER_UNIT status multiply_job(context<E> ctx, const gemm_job& job) {
   gemm_setup setup(ctx.memory);
   if (job.k == 0) {
     const line_buffer zeros(ctx.memory, static_cast<std::size_t>(job.n) * sizeof(float));
@@ -193,8 +193,9 @@ status multiply_job(context<E> ctx, const gemm_job& job) {
   return run_tiles(ctx, runner, setup.slot_bytes());
 }
 
-template <class Backends, class E, class = unit>
-status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a, const gemm_job& job) {
+template <class Backends, class E>
+DEEPREC_PER_UNIT status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a,
+                                const gemm_job& job) {
   if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
     if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
     if (desc.column_sums.data_handle() != nullptr) std::fill_n(desc.column_sums.row(0), job.n, 0.0F);
@@ -223,8 +224,9 @@ status gemm_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Backends, class E, class A, class B, class C, class = detail::unit>
-status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a, const B& b, const C& c) {
+template <class Backends, class E, class A, class B, class C>
+DEEPREC_PER_UNIT status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a, const B& b,
+                                const C& c) {
   static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
                 "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
                 "matrix_view<bf16> operands; b may be a gemm_weights.");
@@ -260,9 +262,9 @@ status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a
 /// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (from the backend). Nothing is
 ///           written, unless a backend fails on a tile: then c may be written in part, and nothing else
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
-template <class Backends = host_gemm_backends, class Context, class A, class B, class C, class = detail::unit>
-[[nodiscard]] status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc,
-                          const A& a, const B& b, const C& c) {
+template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
+DEEPREC_PER_UNIT status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc,
+                             const A& a, const B& b, const C& c) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "gemm");
   if (!call) return call.stopped();
@@ -284,8 +286,9 @@ template <class Backends = host_gemm_backends, class Context, class A, class B, 
 /// @example  explain_gemm({.math = gemm_math::bf16}, x, w, y)
 ///           // "oneDNN (brg:avx512_core), 32 tiles of 64 x 512; bf16 is permitted, f32 taken: k is below 24,
 ///           // which fills no tile of AMX; not thin: ..."
-template <class Backends = host_gemm_backends, class A, class B, class C, class = detail::unit>
-[[nodiscard]] std::string explain_gemm(const gemm_desc& desc, const A& a, const B& b, const C& c) {
+template <class Backends = host_gemm_backends, class A, class B, class C>
+DEEPREC_PER_UNIT [[nodiscard]] std::string explain_gemm(const gemm_desc& desc, const A& a, const B& b,
+                                                        const C& c) {
   if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s.message();
   const detail::gemm_job job = detail::make_job(desc, a, b, c);
   if (job.m == 0 || job.n == 0 || job.k == 0) return "nothing to multiply";

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/hash.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/dense/detail/gemm_tiles_args.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
 
@@ -64,8 +64,7 @@ class gemm_weights {
   /// @cost    O(values) once for each version
   /// @threads as products
   /// @error   none
-  template <class = detail::unit>
-  [[nodiscard]] float largest() const {
+  DEEPREC_PER_UNIT [[nodiscard]] float largest() const {
     const std::lock_guard lock(mutex_);
     const std::uint64_t now = version();
     if (largest_version_ != now) {

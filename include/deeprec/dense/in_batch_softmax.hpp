@@ -27,7 +27,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/in_batch_softmax_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -71,11 +70,11 @@ constexpr bool is_none_or(array_view<T, Space> values, index_t size) noexcept {
 /// @threads  reentrant; the same bits for any number of workers
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/in_batch_softmax_test.cpp in_batch_softmax
-template <class Context, class Scores, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status in_batch_softmax_forward(
-    Context&& context_or_executor, matrix_view<Scores, Space> scores,
-    std::type_identity_t<array_view<const float, Space>> weights,
-    std::type_identity_t<array_view<const std::int64_t, Space>> items, double& loss) {
+template <class Context, class Scores, MemorySpace Space>
+DEEPREC_PER_UNIT status
+in_batch_softmax_forward(Context&& context_or_executor, matrix_view<Scores, Space> scores,
+                         std::type_identity_t<array_view<const float, Space>> weights,
+                         std::type_identity_t<array_view<const std::int64_t, Space>> items, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "in_batch_softmax_forward");
   if (!call) return call.stopped();
@@ -98,10 +97,12 @@ status in_batch_softmax_forward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status in_batch_softmax_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> scores,
-                                   array_view<const float, Space> weights,
-                                   array_view<const std::int64_t, Space> items, double& loss) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status in_batch_softmax_forward_on(host_backend, const Context& ctx,
+                                                    matrix_view<const float, Space> scores,
+                                                    array_view<const float, Space> weights,
+                                                    array_view<const std::int64_t, Space> items,
+                                                    double& loss) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::in_batch_softmax_forward: device memory given to a host context. Fix: copy it, or "
                 "pass a device context.");
@@ -144,12 +145,12 @@ status in_batch_softmax_forward_on(host_backend, const Context& ctx, matrix_view
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/in_batch_softmax_test.cpp in_batch_softmax_backward
-template <class Context, class Scores, class Gradient, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status in_batch_softmax_backward(
-    Context&& context_or_executor, matrix_view<Scores, Space> scores,
-    std::type_identity_t<array_view<const float, Space>> weights,
-    std::type_identity_t<array_view<const std::int64_t, Space>> items, float scale,
-    matrix_view<Gradient, Space> gradient) {
+template <class Context, class Scores, class Gradient, MemorySpace Space>
+DEEPREC_PER_UNIT status
+in_batch_softmax_backward(Context&& context_or_executor, matrix_view<Scores, Space> scores,
+                          std::type_identity_t<array_view<const float, Space>> weights,
+                          std::type_identity_t<array_view<const std::int64_t, Space>> items, float scale,
+                          matrix_view<Gradient, Space> gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "in_batch_softmax_backward");
   if (!call) return call.stopped();
@@ -175,11 +176,12 @@ status in_batch_softmax_backward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status in_batch_softmax_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> scores,
-                                    array_view<const float, Space> weights,
-                                    array_view<const std::int64_t, Space> items, float scale,
-                                    matrix_view<float, Space> gradient) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status in_batch_softmax_backward_on(host_backend, const Context& ctx,
+                                                     matrix_view<const float, Space> scores,
+                                                     array_view<const float, Space> weights,
+                                                     array_view<const std::int64_t, Space> items, float scale,
+                                                     matrix_view<float, Space> gradient) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::in_batch_softmax_backward: device memory given to a host context. Fix: copy it, or "
                 "pass a device context.");

@@ -7,7 +7,7 @@
 // Each product is one gemm() on views; mlp.hpp owns weights and activations.
 #pragma once
 
-#include <deeprec/core/unit.hpp>
+#include <deeprec/core/config.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/gemm.hpp>
 
@@ -31,11 +31,10 @@ struct linear_options {
 /// @cost     one gemm() of B x O x I
 /// @threads  thread-safe on distinct outputs; the same bits for any number of workers
 /// @error    shape_mismatch (names the operand) · errors of gemm()
-template <class Backends = host_gemm_backends, class Context, class Input, class Weights, class Output,
-          class = detail::unit>
-[[nodiscard]] status linear_forward(Context&& context_or_executor, const Input& input, const Weights& weights,
-                                    matrix_view<const float> bias, const Output& output,
-                                    const linear_options& options = {}) {
+template <class Backends = host_gemm_backends, class Context, class Input, class Weights, class Output>
+DEEPREC_PER_UNIT status linear_forward(Context&& context_or_executor, const Input& input,
+                                       const Weights& weights, matrix_view<const float> bias,
+                                       const Output& output, const linear_options& options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "linear_forward");
   if (!call) return call.stopped();
@@ -68,12 +67,12 @@ template <class Backends = host_gemm_backends, class Context, class Input, class
 /// @threads  thread-safe on distinct gradients; the same bits for any number of workers
 /// @error    shape_mismatch (names the operand; nothing is written) · errors of gemm(): input_gradient is
 ///           computed last
-template <class Backends = host_gemm_backends, class Context, class Input, class Weights,
-          class = detail::unit>
-[[nodiscard]] status linear_backward(Context&& context_or_executor, const Input& input,
-                                     matrix_view<const float> output_gradient, const Weights& weights,
-                                     matrix_view<float> weight_gradient, matrix_view<float> bias_gradient,
-                                     matrix_view<float> input_gradient, const linear_options& options = {}) {
+template <class Backends = host_gemm_backends, class Context, class Input, class Weights>
+DEEPREC_PER_UNIT status linear_backward(Context&& context_or_executor, const Input& input,
+                                        matrix_view<const float> output_gradient, const Weights& weights,
+                                        matrix_view<float> weight_gradient, matrix_view<float> bias_gradient,
+                                        matrix_view<float> input_gradient,
+                                        const linear_options& options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "linear_backward");
   if (!call) return call.stopped();

@@ -15,7 +15,6 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -79,10 +78,10 @@ DEEPREC_APART inline void loss_gradients(matrix_view<const float> logits, matrix
 
 }  // namespace DEEPREC_UNIT
 
-template <class E, class = unit>
-status logistic_loss_forward_in(const context<E>& ctx, matrix_view<const float> logits,
-                                matrix_view<const float> labels, matrix_view<const float> weights,
-                                double& loss) {
+template <class E>
+DEEPREC_PER_UNIT status logistic_loss_forward_in(const context<E>& ctx, matrix_view<const float> logits,
+                                                 matrix_view<const float> labels,
+                                                 matrix_view<const float> weights, double& loss) {
   const index_t batch = logits.extent(0);
   if (!well_formed(logits) || logits.extent(1) != 1) {
     return {errc::shape_mismatch, "logistic_loss_forward: logits must be (B,1)"};
@@ -104,10 +103,11 @@ status logistic_loss_forward_in(const context<E>& ctx, matrix_view<const float> 
   return {};
 }
 
-template <class E, class = unit>
-status logistic_loss_backward_in(const context<E>& ctx, matrix_view<const float> logits,
-                                 matrix_view<const float> labels, matrix_view<const float> weights,
-                                 matrix_view<float> gradient) {
+template <class E>
+DEEPREC_PER_UNIT status logistic_loss_backward_in(const context<E>& ctx, matrix_view<const float> logits,
+                                                  matrix_view<const float> labels,
+                                                  matrix_view<const float> weights,
+                                                  matrix_view<float> gradient) {
   const index_t batch = logits.extent(0);
   if (!well_formed(logits) || logits.extent(1) != 1) {
     return {errc::shape_mismatch, "logistic_loss_backward: logits must be (B,1)"};
@@ -139,9 +139,9 @@ status logistic_loss_backward_in(const context<E>& ctx, matrix_view<const float>
 /// @cost     O(B), two transcendental functions a row
 /// @threads  thread-safe; the same bits for any number of workers
 /// @error    shape_mismatch
-template <class Context, class = detail::unit>
-[[nodiscard]] status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
-                                           matrix_view<const float> labels, double& loss) {
+template <class Context>
+DEEPREC_PER_UNIT status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
+                                              matrix_view<const float> labels, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "logistic_loss_forward");
   if (!call) return call.stopped();
@@ -161,10 +161,10 @@ template <class Context, class = detail::unit>
 /// @threads  thread-safe; the same bits for any number of workers
 /// @error    shape_mismatch
 /// @example  logistic_loss_forward(pool, logits, labels, weights, loss).or_throw();
-template <class Context, class = detail::unit>
-[[nodiscard]] status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
-                                           matrix_view<const float> labels, matrix_view<const float> weights,
-                                           double& loss) {
+template <class Context>
+DEEPREC_PER_UNIT status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
+                                              matrix_view<const float> labels,
+                                              matrix_view<const float> weights, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "logistic_loss_forward");
   if (!call) return call.stopped();
@@ -183,9 +183,9 @@ template <class Context, class = detail::unit>
 /// @cost     O(B), one exp a row
 /// @threads  thread-safe on distinct gradients
 /// @error    shape_mismatch
-template <class Context, class = detail::unit>
-[[nodiscard]] status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
-                                            matrix_view<const float> labels, matrix_view<float> gradient) {
+template <class Context>
+DEEPREC_PER_UNIT status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
+                                               matrix_view<const float> labels, matrix_view<float> gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "logistic_loss_backward");
   if (!call) return call.stopped();
@@ -203,10 +203,11 @@ template <class Context, class = detail::unit>
 /// @cost     O(B), one exp a row
 /// @threads  thread-safe on distinct gradients
 /// @error    shape_mismatch
-template <class Context, class = detail::unit>
-[[nodiscard]] status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
-                                            matrix_view<const float> labels, matrix_view<const float> weights,
-                                            matrix_view<float> gradient) {
+template <class Context>
+DEEPREC_PER_UNIT status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
+                                               matrix_view<const float> labels,
+                                               matrix_view<const float> weights,
+                                               matrix_view<float> gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "logistic_loss_backward");
   if (!call) return call.stopped();

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/config.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/mlp_pass.hpp>
@@ -216,8 +216,8 @@ class mlp {
   /// @cost     one gemm() a layer; allocates when B is larger than ever before
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    shape_mismatch · out_of_memory · errors of gemm()
-  template <class Context, class = detail::unit>
-  [[nodiscard]] status forward(Context&& context_or_executor, matrix_view<const float> input) {
+  template <class Context>
+  DEEPREC_PER_UNIT status forward(Context&& context_or_executor, matrix_view<const float> input) {
     if (written_from_outside_) forget_casts();
     return forward(context_or_executor, own_, input);
   }
@@ -227,9 +227,9 @@ class mlp {
   ///          last write
   /// @threads one thread at a time for each pass, while the stack is not written to
   /// @error   as above; shape_mismatch for the pass of a stack of other sizes
-  template <class Context, class = detail::unit>
-  [[nodiscard]] status forward(Context&& context_or_executor, mlp_pass& pass,
-                               matrix_view<const float> input) const {
+  template <class Context>
+  DEEPREC_PER_UNIT status forward(Context&& context_or_executor, mlp_pass& pass,
+                                  matrix_view<const float> input) const {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::verb_call call(ctx, "mlp::forward");
     if (!call) return call.stopped();
@@ -266,9 +266,9 @@ class mlp {
   /// @cost     two gemm() a layer
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    shape_mismatch · errors of gemm()
-  template <class Context, class = detail::unit>
-  [[nodiscard]] status backward(Context&& context_or_executor, matrix_view<const float> output_gradient,
-                                compute_input_gradient wanted = compute_input_gradient::yes) {
+  template <class Context>
+  DEEPREC_PER_UNIT status backward(Context&& context_or_executor, matrix_view<const float> output_gradient,
+                                   compute_input_gradient wanted = compute_input_gradient::yes) {
     return backward(context_or_executor, own_, output_gradient, wanted);
   }
   /// The same of the last forward pass with these activations; the stack is only read.
@@ -276,10 +276,10 @@ class mlp {
   /// @post    pass.gradients() and (if asked for) pass.input_gradient() are overwritten
   /// @threads as forward() with a pass
   /// @error   as above; shape_mismatch for the pass of a stack of other sizes
-  template <class Context, class = detail::unit>
-  [[nodiscard]] status backward(Context&& context_or_executor, mlp_pass& pass,
-                                matrix_view<const float> output_gradient,
-                                compute_input_gradient wanted = compute_input_gradient::yes) const {
+  template <class Context>
+  DEEPREC_PER_UNIT status backward(Context&& context_or_executor, mlp_pass& pass,
+                                   matrix_view<const float> output_gradient,
+                                   compute_input_gradient wanted = compute_input_gradient::yes) const {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::verb_call call(ctx, "mlp::backward");
     if (!call) return call.stopped();
@@ -341,17 +341,17 @@ class mlp {
   /// @cost     O(weights); the first step allocates and zeroes the optimizer's state
   /// @threads  one thread at a time; the same bits for any number of workers
   /// @error    as make_state()
-  template <RowOptimizer O, class Context, class = detail::unit>
-  [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer) {
+  template <RowOptimizer O, class Context>
+  DEEPREC_PER_UNIT status step(Context&& context_or_executor, const O& optimizer) {
     return step(context_or_executor, optimizer, own_.gradients());
   }
   /// The same by gradients that lie elsewhere, such as those of a pass or their sum over several.
   ///
   /// @shape    gradients (1, all parameters), in the order of parameters()
   /// @error    as above; shape_mismatch
-  template <RowOptimizer O, class Context, class = detail::unit>
-  [[nodiscard]] status step(Context&& context_or_executor, const O& optimizer,
-                            matrix_view<const float> gradients) {
+  template <RowOptimizer O, class Context>
+  DEEPREC_PER_UNIT status step(Context&& context_or_executor, const O& optimizer,
+                               matrix_view<const float> gradients) {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::verb_call call(ctx, "mlp::step");
     if (!call) return call.stopped();

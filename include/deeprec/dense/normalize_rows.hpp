@@ -18,7 +18,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/normalize_rows_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
@@ -42,11 +41,11 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch · invalid_value for epsilon. On an error nothing is written
 /// @example  @snippet tests/dense/normalize_rows_test.cpp normalize_rows
-template <class Context, class In, class Out, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status normalize_rows_forward(Context&& context_or_executor, matrix_view<In, Space> input,
-                                            matrix_view<Out, Space> output,
-                                            std::type_identity_t<array_view<float, Space>> inverse_norms,
-                                            float epsilon = 1e-12F) {
+template <class Context, class In, class Out, MemorySpace Space>
+DEEPREC_PER_UNIT status normalize_rows_forward(Context&& context_or_executor, matrix_view<In, Space> input,
+                                               matrix_view<Out, Space> output,
+                                               std::type_identity_t<array_view<float, Space>> inverse_norms,
+                                               float epsilon = 1e-12F) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "normalize_rows_forward");
   if (!call) return call.stopped();
@@ -69,10 +68,11 @@ status normalize_rows_forward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status normalize_rows_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> input,
-                                 matrix_view<float, Space> output, array_view<float, Space> inverse_norms,
-                                 float epsilon) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status normalize_rows_forward_on(host_backend, const Context& ctx,
+                                                  matrix_view<const float, Space> input,
+                                                  matrix_view<float, Space> output,
+                                                  array_view<float, Space> inverse_norms, float epsilon) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::normalize_rows_forward: device memory given to a host context. Fix: copy it, or "
                 "pass a device context.");
@@ -109,12 +109,12 @@ status normalize_rows_forward_on(host_backend, const Context& ctx, matrix_view<c
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch · invalid_value for epsilon. On an error nothing is written
 /// @example  @snippet tests/dense/normalize_rows_test.cpp normalize_rows_backward
-template <class Context, class Out, class OfOut, class OfIn, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status normalize_rows_backward(
-    Context&& context_or_executor, matrix_view<Out, Space> output,
-    std::type_identity_t<array_view<const float, Space>> inverse_norms,
-    matrix_view<OfOut, Space> output_gradient, matrix_view<OfIn, Space> input_gradient,
-    float epsilon = 1e-12F) {
+template <class Context, class Out, class OfOut, class OfIn, MemorySpace Space>
+DEEPREC_PER_UNIT status
+normalize_rows_backward(Context&& context_or_executor, matrix_view<Out, Space> output,
+                        std::type_identity_t<array_view<const float, Space>> inverse_norms,
+                        matrix_view<OfOut, Space> output_gradient, matrix_view<OfIn, Space> input_gradient,
+                        float epsilon = 1e-12F) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "normalize_rows_backward");
   if (!call) return call.stopped();
@@ -142,11 +142,12 @@ status normalize_rows_backward_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace Space, class = detail::unit>
-status normalize_rows_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> output,
-                                  array_view<const float, Space> inverse_norms,
-                                  matrix_view<const float, Space> output_gradient,
-                                  matrix_view<float, Space> input_gradient, float epsilon) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status normalize_rows_backward_on(host_backend, const Context& ctx,
+                                                   matrix_view<const float, Space> output,
+                                                   array_view<const float, Space> inverse_norms,
+                                                   matrix_view<const float, Space> output_gradient,
+                                                   matrix_view<float, Space> input_gradient, float epsilon) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::normalize_rows_backward: device memory given to a host context. Fix: copy it, or "
                 "pass a device context.");

@@ -11,7 +11,6 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -52,9 +51,9 @@ DEEPREC_APART inline void relu_rows_backward(matrix_view<const float> output,
 /// @cost    O(BW), one read and one write
 /// @threads thread-safe on distinct outputs
 /// @error   shape_mismatch
-template <class Context, class = detail::unit>
-[[nodiscard]] status relu_forward(Context&& context_or_executor, matrix_view<const float> input,
-                                  matrix_view<float> output) {
+template <class Context>
+DEEPREC_PER_UNIT status relu_forward(Context&& context_or_executor, matrix_view<const float> input,
+                                     matrix_view<float> output) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "relu_forward");
   if (!call) return call.stopped();
@@ -78,10 +77,10 @@ template <class Context, class = detail::unit>
 /// @cost    O(BW)
 /// @threads thread-safe on distinct input_gradient
 /// @error   shape_mismatch
-template <class Context, class = detail::unit>
-[[nodiscard]] status relu_backward(Context&& context_or_executor, matrix_view<const float> output,
-                                   matrix_view<const float> output_gradient,
-                                   matrix_view<float> input_gradient) {
+template <class Context>
+DEEPREC_PER_UNIT status relu_backward(Context&& context_or_executor, matrix_view<const float> output,
+                                      matrix_view<const float> output_gradient,
+                                      matrix_view<float> input_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "relu_backward");
   if (!call) return call.stopped();

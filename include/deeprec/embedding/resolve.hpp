@@ -129,10 +129,9 @@ inline constexpr bool is_resolved<resolved_rows<Source, Bags, Pooling>> = true;
 /// @error   as lookup; with find, a key that the source does not hold and that has no default row is
 ///          id_out_of_range where ids are checked; the status of find() and of insert(); out_of_memory
 /// @example @snippet tests/embedding/resolve_test.cpp resolve
-template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Mode = keys::find_t,
-          class = detail::unit>
-[[nodiscard]] auto resolve(Context&& context_or_executor, const Source& source, const Bags& bags,
-                           const Pooling& pooling, Mode = {}) {
+template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Mode = keys::find_t>
+DEEPREC_PER_UNIT [[nodiscard]] auto resolve(Context&& context_or_executor, const Source& source,
+                                            const Bags& bags, const Pooling& pooling, Mode = {}) {
   static_assert(std::is_same_v<Mode, keys::find_t> || std::is_same_v<Mode, keys::find_or_insert_t>,
                 "deeprec::resolve: unknown mode. Fix: keys::find or keys::find_or_insert.");
   constexpr bool admits = std::is_same_v<Mode, keys::find_or_insert_t>;

@@ -8,7 +8,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/expression.hpp>
 
@@ -27,9 +26,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch, unsupported: as evaluate
 /// @example  @snippet tests/ops/cast_test.cpp cast
-template <class Context, class In, MemorySpace InSpace, class Out, MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status cast(Context&& context_or_executor, matrix_view<In, InSpace> in,
-                          matrix_view<Out, OutSpace> out) {
+template <class Context, class In, MemorySpace InSpace, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status cast(Context&& context_or_executor, matrix_view<In, InSpace> in,
+                             matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "cast");
   if (!call) return call.stopped();

@@ -21,7 +21,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/memory/owns.hpp>
 #include <deeprec/ops/detail/column_sums_kernels.hpp>
@@ -32,8 +31,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
 /// out[j] = the sum of column j of valid operands: what column_sums and gemm share.
-template <class Context, class T, class = unit>
-void sum_columns_on_host(const Context& ctx, matrix_view<const T> in, float* out) {
+template <class Context, class T>
+DEEPREC_PER_UNIT void sum_columns_on_host(const Context& ctx, matrix_view<const T> in, float* out) {
   constexpr index_t block = 64;  // columns
   const index_t bytes = capped_product(in.extent(0), in.extent(1)) * index_t{sizeof(T)};
   run_bulk(ctx, {(in.extent(1) + block - 1) / block, 1, ns_of_bytes(*ctx.tuning, bytes)},
@@ -63,8 +62,8 @@ void sum_columns_on_host(const Context& ctx, matrix_view<const T> in, float* out
 /// @error    shape_mismatch naming the operand; unsupported when out overlaps in. On an error nothing is
 ///           written
 /// @example  @snippet tests/ops/column_sums_test.cpp column_sums
-template <class Context, class T, MemorySpace Space, class Out, class = detail::unit>
-[[nodiscard]] status column_sums(Context&& context_or_executor, matrix_view<T, Space> in, Out&& out) {
+template <class Context, class T, MemorySpace Space, class Out>
+DEEPREC_PER_UNIT status column_sums(Context&& context_or_executor, matrix_view<T, Space> in, Out&& out) {
   using element = std::remove_cv_t<T>;
   static_assert(
       std::is_same_v<element, float> || std::is_same_v<element, f16> || std::is_same_v<element, bf16>,
@@ -95,9 +94,9 @@ status column_sums_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class T, MemorySpace Space, class = detail::unit>
-status column_sums_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
-                      array_view<float, Space> out) {
+template <class Context, class T, MemorySpace Space>
+DEEPREC_PER_UNIT status column_sums_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
+                                       array_view<float, Space> out) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::column_sums: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");

@@ -29,7 +29,6 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/memory/owns.hpp>
 #include <deeprec/ops/key_seed.hpp>
@@ -68,8 +67,8 @@ auto arrays_of(const unique_rows<Index>& answer) noexcept {
 }
 
 /// Hashes of the rows, with secret seeds.
-template <class Context, class T, class = detail::unit>
-void hash_rows(const Context& ctx, const matrix_view<const T>& in, std::uint64_t* hashes) {
+template <class Context, class T>
+DEEPREC_PER_UNIT void hash_rows(const Context& ctx, const matrix_view<const T>& in, std::uint64_t* hashes) {
   const auto bytes = static_cast<std::size_t>(in.extent(1)) * sizeof(T);
   const index_t grain = rows_per_piece(static_cast<index_t>(bytes));
   const double ns = ns_of_bytes(*ctx.tuning, static_cast<index_t>(bytes)) + 5;
@@ -121,9 +120,9 @@ struct row_keys {
 ///           out owns memory of the rows; out_of_memory. On an error out is unchanged
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 /// @source   sample-aware graph compression of DeepRec
-template <class Context, class T, MemorySpace Space, class Index, class = detail::unit>
-[[nodiscard]] status dedup_rows(Context&& context_or_executor, matrix_view<T, Space> rows,
-                                unique_rows<Index>& out) {
+template <class Context, class T, MemorySpace Space, class Index>
+DEEPREC_PER_UNIT status dedup_rows(Context&& context_or_executor, matrix_view<T, Space> rows,
+                                   unique_rows<Index>& out) {
   static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::dedup_rows: the elements are not trivially copyable. Fix: rows of numbers.");
   const auto ctx = detail::as_context(context_or_executor);
@@ -146,9 +145,9 @@ status dedup_rows_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class T, MemorySpace Space, class Index, class = detail::unit>
-status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
-                     unique_rows<Index>& out) {
+template <class Context, class T, MemorySpace Space, class Index>
+DEEPREC_PER_UNIT status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
+                                      unique_rows<Index>& out) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::dedup_rows: device memory given to a host context. Fix: copy it first.");
   const index_t n = rows.extent(0);
@@ -180,10 +179,9 @@ status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Spac
 /// @error    shape_mismatch; id_out_of_range (position, value) of the first number outside [0, U). On an
 ///           error nothing is written
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
-template <class Context, class T, MemorySpace Space, class Numbers, class Out, MemorySpace OutSpace,
-          class = detail::unit>
-[[nodiscard]] status gather_rows(Context&& context_or_executor, matrix_view<T, Space> rows,
-                                 const Numbers& inverse, matrix_view<Out, OutSpace> out) {
+template <class Context, class T, MemorySpace Space, class Numbers, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status gather_rows(Context&& context_or_executor, matrix_view<T, Space> rows,
+                                    const Numbers& inverse, matrix_view<Out, OutSpace> out) {
   static_assert(std::is_same_v<std::remove_const_t<T>, Out>,
                 "deeprec::gather_rows: rows and out have different element types, or out is read only. Fix: "
                 "one type for both; rows are copied, not converted.");
@@ -232,10 +230,10 @@ status gather_rows_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class T, MemorySpace Space, class Index, MemorySpace OfNumbers, MemorySpace OutSpace,
-          class = detail::unit>
-status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
-                      array_view<const Index, OfNumbers> inverse, matrix_view<T, OutSpace> out) {
+template <class Context, class T, MemorySpace Space, class Index, MemorySpace OfNumbers, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
+                                       array_view<const Index, OfNumbers> inverse,
+                                       matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OfNumbers, host_space> &&
                     reachable_as<OutSpace, host_space>,
                 "deeprec::gather_rows: device memory given to a host context. Fix: copy it first.");

@@ -28,7 +28,6 @@
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/dynamic_stitch_args.hpp>
@@ -149,9 +148,9 @@ inline void stitch_record(std::uint64_t* last, std::uint64_t place) noexcept {
 ///           an error nothing is written
 /// @example  @snippet tests/ops/dynamic_stitch_test.cpp dynamic_stitch
 /// @source   the DynamicStitch operator of TensorFlow
-template <class Context, class Indices, class Data, class Out, MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status dynamic_stitch(Context&& context_or_executor, const Indices& indices, const Data& data,
-                                    matrix_view<Out, OutSpace> out) {
+template <class Context, class Indices, class Data, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status dynamic_stitch(Context&& context_or_executor, const Indices& indices,
+                                       const Data& data, matrix_view<Out, OutSpace> out) {
   static_assert(StitchIndices<Indices>,
                 "deeprec::dynamic_stitch: indices is no contiguous range of array_views of std::int32_t or "
                 "std::int64_t. Fix: std::vector<array_view<const std::int64_t>>, one for each matrix.");
@@ -195,9 +194,9 @@ status dynamic_stitch_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Indices, class Matrix, class T, MemorySpace OutSpace, class = detail::unit>
-status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> indices, std::span<Matrix> data,
-                         matrix_view<T, OutSpace> out) {
+template <class Context, class Indices, class Matrix, class T, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> indices,
+                                          std::span<Matrix> data, matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<typename Indices::space, host_space> &&
                     reachable_as<typename Matrix::space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::dynamic_stitch: device memory given to a host context. Fix: copy it, or pass a "

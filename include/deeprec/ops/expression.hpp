@@ -31,7 +31,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/expression_checks.hpp>
 #include <deeprec/ops/detail/expression_kernels.hpp>
@@ -417,8 +416,8 @@ inline constexpr index_t piece_bytes = index_t{256} << 10;
 ///           @snippet tests/ops/expression_test.cpp bias_activation_dropout
 ///           @snippet tests/ops/expression_test.cpp square_of_sum
 /// @source   operator fusion of DeepRec's graph optimizer; expression templates (Veldhuizen 1995)
-template <class Context, class... Assignments, class = detail::unit>
-[[nodiscard]] status evaluate(Context&& context_or_executor, const Assignments&... assignments) {
+template <class Context, class... Assignments>
+DEEPREC_PER_UNIT status evaluate(Context&& context_or_executor, const Assignments&... assignments) {
   static_assert(sizeof...(Assignments) > 0 && (expr::detail::is_assignment<Assignments> && ...),
                 "deeprec::evaluate: takes assignments. Fix: evaluate(ctx, expr::assign(out, expression)).");
   const auto ctx = detail::as_context(context_or_executor);
@@ -433,8 +432,9 @@ status evaluate_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class... Assignments, class = detail::unit>
-status evaluate_on(host_backend, const Context& ctx, const expr::detail::parts<Assignments...>& all) {
+template <class Context, class... Assignments>
+DEEPREC_PER_UNIT status evaluate_on(host_backend, const Context& ctx,
+                                    const expr::detail::parts<Assignments...>& all) {
   constexpr index_t leaf_count = (0 + ... + Assignments::operands);
   expr::detail::operand leaves[leaf_count + 1];
   expr::detail::operand* end_of_leaves = leaves;

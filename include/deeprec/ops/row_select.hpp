@@ -21,7 +21,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/row_select_args.hpp>
@@ -116,11 +115,11 @@ inline status select_overlaps(const unsigned char* cond, const byte_rows<const s
 /// @example  @snippet tests/ops/row_select_test.cpp row_select
 /// @source   the AVX-512 Select operator of DeepRec, which loads both rows
 template <class Context, class Condition, class Then, MemorySpace ThenSpace, class Otherwise,
-          MemorySpace OtherwiseSpace, class Out, MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status row_select(Context&& context_or_executor, const Condition& cond,
-                                matrix_view<Then, ThenSpace> then,
-                                matrix_view<Otherwise, OtherwiseSpace> otherwise,
-                                matrix_view<Out, OutSpace> out) {
+          MemorySpace OtherwiseSpace, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status row_select(Context&& context_or_executor, const Condition& cond,
+                                   matrix_view<Then, ThenSpace> then,
+                                   matrix_view<Otherwise, OtherwiseSpace> otherwise,
+                                   matrix_view<Out, OutSpace> out) {
   static_assert(RowCondition<Condition>,
                 "deeprec::row_select: cond is no contiguous range of bool or std::uint8_t. Fix: "
                 "array_view<const bool>(data, rows); std::vector<bool> has no bytes to look at.");
@@ -180,10 +179,12 @@ status row_select_on(any_backend, const Args&...) {
 }
 
 template <class Context, MemorySpace CondSpace, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
-          MemorySpace OutSpace, class = detail::unit>
-status row_select_on(host_backend, const Context& ctx, array_view<const unsigned char, CondSpace> cond,
-                     matrix_view<const T, ThenSpace> then, matrix_view<const T, OtherwiseSpace> otherwise,
-                     matrix_view<T, OutSpace> out) {
+          MemorySpace OutSpace>
+DEEPREC_PER_UNIT status row_select_on(host_backend, const Context& ctx,
+                                      array_view<const unsigned char, CondSpace> cond,
+                                      matrix_view<const T, ThenSpace> then,
+                                      matrix_view<const T, OtherwiseSpace> otherwise,
+                                      matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<CondSpace, host_space> && reachable_as<ThenSpace, host_space> &&
                     reachable_as<OtherwiseSpace, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "

@@ -20,7 +20,6 @@
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/tile_args.hpp>
@@ -45,9 +44,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           in. On an error nothing is written
 /// @example  @snippet tests/ops/tile_test.cpp tile
 /// @source   the Tile operator of DeepRec
-template <class Context, class T, MemorySpace Space, class Out, MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status tile(Context&& context_or_executor, matrix_view<T, Space> in, index_t row_multiple,
-                          index_t column_multiple, matrix_view<Out, OutSpace> out) {
+template <class Context, class T, MemorySpace Space, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status tile(Context&& context_or_executor, matrix_view<T, Space> in, index_t row_multiple,
+                             index_t column_multiple, matrix_view<Out, OutSpace> out) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::tile: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(std::is_same_v<std::remove_cv_t<T>, Out>,
@@ -94,9 +93,9 @@ status tile_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class T, MemorySpace Space, MemorySpace OutSpace, class = detail::unit>
-status tile_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
-               matrix_view<T, OutSpace> out) {
+template <class Context, class T, MemorySpace Space, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status tile_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
+                                matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::tile: device memory given to a host context. Fix: copy it, or pass a device "
                 "context.");

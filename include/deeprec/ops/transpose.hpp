@@ -19,7 +19,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/transpose_args.hpp>
@@ -45,9 +44,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           written
 /// @example  @snippet tests/ops/transpose_test.cpp transpose
 /// @source   the Transpose operator of DeepRec
-template <class Context, class T, MemorySpace Space, class Out, MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status transpose(Context&& context_or_executor, matrix_view<T, Space> in,
-                               matrix_view<Out, OutSpace> out) {
+template <class Context, class T, MemorySpace Space, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status transpose(Context&& context_or_executor, matrix_view<T, Space> in,
+                                  matrix_view<Out, OutSpace> out) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::transpose: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(std::is_same_v<std::remove_cv_t<T>, Out>,
@@ -86,9 +85,9 @@ status transpose_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class T, MemorySpace Space, MemorySpace OutSpace, class = detail::unit>
-status transpose_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
-                    matrix_view<T, OutSpace> out) {
+template <class Context, class T, MemorySpace Space, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status transpose_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
+                                     matrix_view<T, OutSpace> out) {
   static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::transpose: device memory given to a host context. Fix: copy it, or pass a device "
                 "context.");

@@ -25,7 +25,6 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/memory/owns.hpp>
 #include <deeprec/ops/key_seed.hpp>
@@ -207,9 +206,9 @@ auto checked_list(const Ids& ids, status& s) noexcept {
 ///           when out shares memory with the ids; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/ops/unique_test.cpp unique_given
 /// @source   UniqueWithCounts of TensorFlow and DeepRec
-template <class Context, class Ids, class Id, class Index, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status unique(Context&& context_or_executor, const Ids& ids,
-                            const unique_out<Id, Index, Space>& out) {
+template <class Context, class Ids, class Id, class Index, MemorySpace Space>
+DEEPREC_PER_UNIT status unique(Context&& context_or_executor, const Ids& ids,
+                               const unique_out<Id, Index, Space>& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "unique");
   if (!call) return call.stopped();
@@ -231,8 +230,8 @@ template <class Context, class Ids, class Id, class Index, MemorySpace Space, cl
 /// @threads  reentrant
 /// @error    as for memory of the caller. On an error out is unchanged
 /// @example  @snippet tests/ops/unique_test.cpp unique
-template <class Context, class Ids, class Id, class Index, class = detail::unit>
-[[nodiscard]] status unique(Context&& context_or_executor, const Ids& ids, unique_ids<Id, Index>& out) {
+template <class Context, class Ids, class Id, class Index>
+DEEPREC_PER_UNIT status unique(Context&& context_or_executor, const Ids& ids, unique_ids<Id, Index>& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "unique");
   if (!call) return call.stopped();
@@ -248,8 +247,9 @@ status unique_on(any_backend, const Args&...) {
 }
 
 // Out: unique_ids or const unique_out
-template <class Context, class Id, MemorySpace Space, class Out, class = detail::unit>
-status unique_on(host_backend, const Context& ctx, array_view<const Id, Space> list, Out& out) {
+template <class Context, class Id, MemorySpace Space, class Out>
+DEEPREC_PER_UNIT status unique_on(host_backend, const Context& ctx, array_view<const Id, Space> list,
+                                  Out& out) {
   static_assert(reachable_as<Space, host_space> && detail::is_host_output<Out>,
                 "deeprec::unique: device memory given to a host context. Fix: copy it first.");
   if (detail::owns(detail::arrays_of(out), list))

@@ -17,7 +17,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/optim/apply_row_kernels.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
@@ -59,11 +58,11 @@ void apply_row(const O& optimizer, W* weights, const float* gradient, float* sta
 /// @threads  one caller for the same weights
 /// @error    shape_mismatch naming the operand; on an error nothing is written
 template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, MemorySpace WeightSpace,
-          MemorySpace StateSpace, RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
-[[nodiscard]] status apply_rows(Context&& context_or_executor,
-                                matrix_view<const float, GradientSpace> gradient, const O& optimizer,
-                                matrix_view<W, WeightSpace> weights, matrix_view<float, StateSpace> state,
-                                const Rounding& rounding = {}) {
+          MemorySpace StateSpace, RoundingPolicy Rounding = rounding::nearest_t>
+DEEPREC_PER_UNIT status apply_rows(Context&& context_or_executor,
+                                   matrix_view<const float, GradientSpace> gradient, const O& optimizer,
+                                   matrix_view<W, WeightSpace> weights, matrix_view<float, StateSpace> state,
+                                   const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "apply_rows");
   if (!call) return call.stopped();
@@ -90,9 +89,10 @@ status apply_rows_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class O, class W, class Rounding, class = detail::unit>
-status apply_rows_on(host_backend, const Context& ctx, matrix_view<const float> gradient, const O& optimizer,
-                     matrix_view<W> weights, matrix_view<float> state, const Rounding& rounding) {
+template <class Context, class O, class W, class Rounding>
+DEEPREC_PER_UNIT status apply_rows_on(host_backend, const Context& ctx, matrix_view<const float> gradient,
+                                      const O& optimizer, matrix_view<W> weights, matrix_view<float> state,
+                                      const Rounding& rounding) {
   const auto rows = detail::prepare(optimizer);
   const index_t grain = (std::max<index_t>)(1, 4096 / weights.extent(1));
   const double ns = detail::ns_of_bytes(*ctx.tuning, weights.extent(0) * weights.extent(1) * 16);

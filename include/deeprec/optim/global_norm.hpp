@@ -21,7 +21,6 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -70,9 +69,10 @@ DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t c
 ///           resource
 /// @threads  reentrant
 /// @error    shape_mismatch (from matrix_view::validate); out_of_memory. On an error norm is unchanged
-template <class Context, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status global_norm(Context&& context_or_executor,
-                                 std::span<const matrix_view<const float, Space>> gradients, double& norm) {
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status global_norm(Context&& context_or_executor,
+                                    std::span<const matrix_view<const float, Space>> gradients,
+                                    double& norm) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "global_norm");
   if (!call) return call.stopped();
@@ -81,9 +81,9 @@ template <class Context, MemorySpace Space, class = detail::unit>
 }
 
 /// The same, for a container of views.
-template <class Context, class Container, class = detail::unit>
+template <class Context, class Container>
   requires requires(const Container& all) { std::span(all).front().data_handle(); }
-[[nodiscard]] status global_norm(Context&& context_or_executor, const Container& gradients, double& norm) {
+DEEPREC_PER_UNIT status global_norm(Context&& context_or_executor, const Container& gradients, double& norm) {
   using view = typename decltype(std::span(gradients))::value_type;
   return global_norm(context_or_executor, std::span<const view>(gradients), norm);
 }
@@ -93,9 +93,9 @@ status global_norm_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class = detail::unit>
-status global_norm_on(host_backend, const Context& ctx, std::span<const matrix_view<const float>> gradients,
-                      double& norm) {
+template <class Context>
+DEEPREC_PER_UNIT status global_norm_on(host_backend, const Context& ctx,
+                                       std::span<const matrix_view<const float>> gradients, double& norm) {
   constexpr index_t widest = 16384;
   double total = 0;
   std::pmr::vector<double> sums(ctx.memory);

@@ -12,7 +12,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/dense/detail/float_rows.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -41,9 +40,9 @@ struct offset_texts {
 };
 
 /// Offsets of B + 1 elements: from 0 up to the number of positions, none smaller than the one before.
-template <class Offset, class = unit>
-status check_offsets(array_view<const Offset> offsets, index_t positions, const char* verb,
-                     const offset_texts& texts) noexcept {
+template <class Offset>
+DEEPREC_PER_UNIT status check_offsets(array_view<const Offset> offsets, index_t positions, const char* verb,
+                                      const offset_texts& texts) noexcept {
   const index_t samples = offsets.size() - 1;
   if (offsets[0] < 0) {
     return status(errc::offsets_negative, {.bag = 0, .value = static_cast<index_t>(offsets[0])})

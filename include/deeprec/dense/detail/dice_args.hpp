@@ -5,7 +5,6 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/dense/detail/float_rows.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -39,8 +38,9 @@ struct dice_partials {
 inline constexpr float dice_shrink = 0x1p-24F;
 
 /// Sum s of column j over the pieces.
-template <int Sums, class = unit>
-double dice_total(const dice_partials<Sums>& partial, int s, index_t j, index_t pieces) noexcept {
+template <int Sums>
+DEEPREC_PER_UNIT double dice_total(const dice_partials<Sums>& partial, int s, index_t j,
+                                   index_t pieces) noexcept {
   double sum = 0;
   for (index_t piece = 0; piece < pieces; ++piece) sum += static_cast<double>(partial.of[s][piece][j]);
   return sum;

@@ -17,7 +17,6 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
@@ -108,11 +107,12 @@ status check_fill(const Bags& bags, const std::optional<Id>& default_id, index_t
 ///          memory with the batch or with empty, and when the ids do not fit the offsets. On an error nothing
 ///          is written
 /// @source  SparseFillEmptyRows of TensorFlow
-template <class Context, BagBatch Bags, class Offset, MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status fill_empty_bags(Context&& context_or_executor, const Bags& bags,
-                                     std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
-                                     const jagged_out<typename Bags::id_type, Offset, OutSpace>& out,
-                                     std::type_identity_t<array_view<std::uint8_t, OutSpace>> empty) {
+template <class Context, BagBatch Bags, class Offset, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status
+fill_empty_bags(Context&& context_or_executor, const Bags& bags,
+                std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
+                const jagged_out<typename Bags::id_type, Offset, OutSpace>& out,
+                std::type_identity_t<array_view<std::uint8_t, OutSpace>> empty) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fill_empty_bags");
   if (!call) return call.stopped();
@@ -138,11 +138,11 @@ template <class Context, BagBatch Bags, class Offset, MemorySpace OutSpace, clas
 /// @threads reentrant
 /// @error   as for memory of the caller, and out_of_memory. On an error out and empty are as before
 /// @example @snippet tests/embedding/stages_test.cpp stages
-template <class Context, BagBatch Bags, class = detail::unit>
-[[nodiscard]] status fill_empty_bags(Context&& context_or_executor, const Bags& bags,
-                                     std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
-                                     jagged_batch<typename Bags::id_type>& out,
-                                     array_view<std::uint8_t> empty) {
+template <class Context, BagBatch Bags>
+DEEPREC_PER_UNIT status
+fill_empty_bags(Context&& context_or_executor, const Bags& bags,
+                std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
+                jagged_batch<typename Bags::id_type>& out, array_view<std::uint8_t> empty) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fill_empty_bags");
   if (!call) return call.stopped();
@@ -158,10 +158,10 @@ status fill_empty_bags_on(any_backend, const Args&...) {
 }
 
 // Out: jagged_batch or const jagged_out
-template <class Context, class Bags, class Id, class Out, MemorySpace Space, class = detail::unit>
-status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags,
-                          const std::optional<Id>& default_id, Out& out,
-                          array_view<std::uint8_t, Space> empty) {
+template <class Context, class Bags, class Id, class Out, MemorySpace Space>
+DEEPREC_PER_UNIT status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags,
+                                           const std::optional<Id>& default_id, Out& out,
+                                           array_view<std::uint8_t, Space> empty) {
   static_assert(reachable_as<typename Bags::space, host_space> && detail::is_host_output<Out>,
                 "deeprec::fill_empty_bags: device memory given to a host context. Fix: copy it first.");
   if (const status s = bags.validate(); !s) return s;

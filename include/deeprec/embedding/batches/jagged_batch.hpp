@@ -33,7 +33,6 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/memory/owns.hpp>
@@ -266,10 +265,9 @@ void group_entries(const Context& ctx, group_counts& counts, const Coo& coo, con
 ///          must fit 32 bits; an entry whose row is outside [0, B) is left out, and reported by synchronize()
 ///          (invalid_value, position, value = its row)
 /// @example @snippet tests/embedding/jagged_batch_test.cpp to_jagged_given
-template <class Context, class Id, class Row, MemorySpace Space, class Offset, MemorySpace OutSpace,
-          class = detail::unit>
-[[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
-                               const jagged_out<Id, Offset, OutSpace>& out) {
+template <class Context, class Id, class Row, MemorySpace Space, class Offset, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
+                                  const jagged_out<Id, Offset, OutSpace>& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "to_jagged");
   if (!call) return call.stopped();
@@ -290,9 +288,9 @@ template <class Context, class Id, class Row, MemorySpace Space, class Offset, M
 /// @threads reentrant
 /// @error   as for memory of the caller. On an error out is as before
 /// @example @snippet tests/embedding/jagged_batch_test.cpp to_jagged
-template <class Context, class Id, class Row, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
-                               jagged_batch<Id>& out) {
+template <class Context, class Id, class Row, MemorySpace Space>
+DEEPREC_PER_UNIT status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
+                                  jagged_batch<Id>& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "to_jagged");
   if (!call) return call.stopped();
@@ -306,8 +304,9 @@ status to_jagged_on(any_backend, const Args&...) {
 }
 
 // Out: jagged_batch or const jagged_out
-template <class Context, class Id, class Row, MemorySpace Space, class Out, class = detail::unit>
-status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo, Out& out) {
+template <class Context, class Id, class Row, MemorySpace Space, class Out>
+DEEPREC_PER_UNIT status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
+                                     Out& out) {
   static_assert(reachable_as<Space, host_space> && detail::is_host_output<Out>,
                 "deeprec::to_jagged: device memory given to a host context. Fix: copy it first.");
   const index_t n = coo.id_count();

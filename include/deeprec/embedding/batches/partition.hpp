@@ -29,7 +29,6 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/divider.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
@@ -333,11 +332,10 @@ auto checked_ids(const Ids& ids, index_t rows, index_t parts, status& s) noexcep
 /// @example @snippet tests/embedding/partition_test.cpp partition_given
 /// @source  the partition strategies of TensorFlow's embedding_lookup; DeepRec's PartitionWithPermutation,
 ///          where -1 by partition_strategy::mod is written to index -1
-template <class Context, class Ids, class Strategy, class Bounds, class Id, class Position, MemorySpace Space,
-          class = detail::unit>
-[[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
-                               const Strategy& strategy, const Bounds& bounds,
-                               const partition_out<Id, Position, Space>& out) {
+template <class Context, class Ids, class Strategy, class Bounds, class Id, class Position, MemorySpace Space>
+DEEPREC_PER_UNIT status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
+                                  const Strategy& strategy, const Bounds& bounds,
+                                  const partition_out<Id, Position, Space>& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "partition");
   if (!call) return call.stopped();
@@ -365,9 +363,9 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id, clas
 /// @threads reentrant
 /// @error   as for memory of the caller. On an error out is as before
 /// @example @snippet tests/embedding/partition_test.cpp partition
-template <class Context, class Ids, class Strategy, class Bounds, class Id, class = detail::unit>
-[[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
-                               const Strategy& strategy, const Bounds& bounds, partitioned_ids<Id>& out) {
+template <class Context, class Ids, class Strategy, class Bounds, class Id>
+DEEPREC_PER_UNIT status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
+                                  const Strategy& strategy, const Bounds& bounds, partitioned_ids<Id>& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "partition");
   if (!call) return call.stopped();
@@ -380,9 +378,9 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id, clas
 }
 
 /// The same, for bounds mode check.
-template <class Context, class Ids, class Strategy, class Id, class = detail::unit>
-[[nodiscard]] status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
-                               const Strategy& strategy, partitioned_ids<Id>& out) {
+template <class Context, class Ids, class Strategy, class Id>
+DEEPREC_PER_UNIT status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
+                                  const Strategy& strategy, partitioned_ids<Id>& out) {
   return partition(context_or_executor, ids, rows, parts, strategy, bounds::check, out);
 }
 
@@ -392,11 +390,10 @@ status partition_on(any_backend, const Args&...) {
 }
 
 // Out: partitioned_ids or const partition_out
-template <class Context, class Id, MemorySpace Space, class Strategy, class Bounds, class Out,
-          class = detail::unit>
-status partition_on(host_backend, const Context& ctx, array_view<const Id, Space> list, index_t rows,
-                    index_t parts, const Strategy& strategy, [[maybe_unused]] const Bounds& bounds,
-                    Out& out) {
+template <class Context, class Id, MemorySpace Space, class Strategy, class Bounds, class Out>
+DEEPREC_PER_UNIT status partition_on(host_backend, const Context& ctx, array_view<const Id, Space> list,
+                                     index_t rows, index_t parts, const Strategy& strategy,
+                                     [[maybe_unused]] const Bounds& bounds, Out& out) {
   static_assert(reachable_as<Space, host_space> && detail::is_host_output<Out>,
                 "deeprec::partition: device memory given to a host context. Fix: copy it first.");
   const array_view<const Id> ids(list);

@@ -17,7 +17,6 @@
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
@@ -138,9 +137,9 @@ void prune_bags(const Context& ctx, const Bags& in, const Valid& valid, Out& out
 ///           Device: offsets_*, and for entries invalid_value, from synchronize()
 /// @source   safe_embedding_lookup_sparse of TensorFlow; DeepRec's prune_invalid_ids, which has no
 ///           weights
-template <class Context, class Batch, class Rule, class Offset, MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule& rule,
-                                   const jagged_out<typename Batch::id_type, Offset, OutSpace>& out) {
+template <class Context, class Batch, class Rule, class Offset, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule& rule,
+                                      const jagged_out<typename Batch::id_type, Offset, OutSpace>& out) {
   static_assert(
       detail::is_pruning<Rule>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
@@ -165,9 +164,9 @@ template <class Context, class Batch, class Rule, class Offset, MemorySpace OutS
 /// @threads  reentrant
 /// @error    as for memory of the caller. On an error out and dropped are as before
 /// @example  @snippet tests/embedding/stages_test.cpp stages
-template <class Context, class Batch, class Rule, class = detail::unit>
-[[nodiscard]] status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule& rule,
-                                   jagged_batch<typename Batch::id_type>& out, index_t& dropped) {
+template <class Context, class Batch, class Rule>
+DEEPREC_PER_UNIT status prune_invalid(Context&& context_or_executor, const Batch& batch, const Rule& rule,
+                                      jagged_batch<typename Batch::id_type>& out, index_t& dropped) {
   static_assert(
       detail::is_pruning<Rule>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
@@ -186,8 +185,9 @@ status prune_invalid_on(any_backend, const Args&...) {
 }
 
 // Out: jagged_batch or const jagged_out
-template <class Context, class Batch, class Rule, class Out, class = detail::unit>
-status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Rule&, Out& out) {
+template <class Context, class Batch, class Rule, class Out>
+DEEPREC_PER_UNIT status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Rule&,
+                                         Out& out) {
   static_assert(reachable_as<typename Batch::space, host_space> && detail::is_host_output<Out>,
                 "deeprec::prune_invalid: device memory given to a host context. Fix: copy it first.");
   const detail::valid_entries<Rule, typename Batch::id_type> valid{batch.ids(), batch.weights()};

@@ -22,7 +22,6 @@
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/groups/detail/device_group.hpp>
 #include <deeprec/embedding/groups/detail/features.hpp>
 #include <deeprec/embedding/kernels/batch_rows.hpp>
@@ -80,8 +79,8 @@ class feature_group {
   /// @error    concat does not compile: its output has one row per id. Reported by update: rows without room
   ///           for the optimizer's state; one table with two shapes, formats or norms. Throws std::bad_alloc,
   ///           and the group is as before
-  template <RowSource Source, class Pooling, class = detail::unit>
-  index_t add(const Source& source, const Pooling& pooling) {
+  template <RowSource Source, class Pooling>
+  DEEPREC_PER_UNIT index_t add(const Source& source, const Pooling& pooling) {
     using policies = detail::pooling_for<Pooling>;
     using combiner_type = typename policies::combiner;
     static_assert(!std::is_same_v<combiner_type, combiner::concat_t>,

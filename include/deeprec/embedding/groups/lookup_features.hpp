@@ -20,7 +20,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/operation.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/groups/detail/group_calls.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
@@ -62,8 +61,8 @@ class group_lookup_op {
                                 detail::lookup_outs_count);
   }
   /// As lookup_op::scratch_bytes.
-  template <class Context, class = detail::unit>
-  [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
+  template <class Context>
+  DEEPREC_PER_UNIT [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
     if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
       using batches = detail::batches_of<Group>;
       return batches::is_small(group_.sizes(), bags_)
@@ -85,8 +84,8 @@ class group_lookup_op {
       f(detail::effect_on<detail::group_space<bags_type>>(outs_[t].data_handle(), access_mode::updates));
     }
   }
-  template <class Context, class = detail::unit>
-  status run(const Context& ctx, std::span<std::byte> scratch) const {
+  template <class Context>
+  DEEPREC_PER_UNIT status run(const Context& ctx, std::span<std::byte> scratch) const {
     return lookup_group_on(ctx.backend(), ctx, *this, scratch);
   }
 
@@ -112,8 +111,8 @@ class group_lookup_op {
 ///           the smallest that the host finds, then the smallest that the device finds). On an error nothing
 ///           is written
 /// @example  @snippet tests/embedding/feature_group_test.cpp feature_group
-template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class = detail::unit>
-[[nodiscard]] status lookup(
+template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding>
+DEEPREC_PER_UNIT status lookup(
     Context&& context_or_executor, const feature_group<Optimizer, Bags, Out, Rounding>& group,
     std::span<const std::type_identity_t<Bags>> bags,
     std::span<const matrix_view<std::type_identity_t<Out>, detail::group_space<std::type_identity_t<Bags>>>>
@@ -146,9 +145,9 @@ status lookup_begun(const Context& ctx, const resolved_features<Group>& rows,
 }  // namespace detail
 
 /// The same, for rows that were resolved.
-template <class Context, class Group, class = detail::unit>
-[[nodiscard]] status lookup(Context&& context_or_executor, const resolved_features<Group>& rows,
-                            std::span<const matrix_view<typename Group::value_type>> outs) {
+template <class Context, class Group>
+DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const resolved_features<Group>& rows,
+                               std::span<const matrix_view<typename Group::value_type>> outs) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "lookup");
   if (!call) return call.stopped();
@@ -160,9 +159,9 @@ status lookup_group_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Group, class = detail::unit>
-status lookup_group_on(host_backend, const Context& given, const group_lookup_op<Group>& op,
-                       std::span<std::byte> scratch) {
+template <class Context, class Group>
+DEEPREC_PER_UNIT status lookup_group_on(host_backend, const Context& given, const group_lookup_op<Group>& op,
+                                        std::span<std::byte> scratch) {
   static_assert(std::is_same_v<detail::group_space<typename Group::bags_type>, host_space>,
                 "deeprec::lookup: a group of batches in device memory given to a host context. Fix: pass a "
                 "device context.");
@@ -187,11 +186,11 @@ status lookup_group_on(host_backend, const Context& given, const group_lookup_op
 
 /// The same, for outputs side by side in one matrix: feature t fills the columns
 /// [offset(t), offset(t + 1)) of out (B, total_width()); every batch has B bags.
-template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class = detail::unit>
-[[nodiscard]] status lookup(Context&& context_or_executor,
-                            const feature_group<Optimizer, Bags, Out, Rounding>& group,
-                            std::span<const std::type_identity_t<Bags>> bags,
-                            matrix_view<std::type_identity_t<Out>, detail::group_space<Bags>> out) {
+template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding>
+DEEPREC_PER_UNIT status lookup(Context&& context_or_executor,
+                               const feature_group<Optimizer, Bags, Out, Rounding>& group,
+                               std::span<const std::type_identity_t<Bags>> bags,
+                               matrix_view<std::type_identity_t<Out>, detail::group_space<Bags>> out) {
   using view = matrix_view<Out, detail::group_space<Bags>>;
   const auto ctx = detail::as_context(context_or_executor);
   return detail::with_views<view>(
@@ -200,9 +199,9 @@ template <class Context, class Optimizer, BagBatch Bags, class Out, class Roundi
 }
 
 /// The same, for rows that were resolved.
-template <class Context, class Group, class = detail::unit>
-[[nodiscard]] status lookup(Context&& context_or_executor, const resolved_features<Group>& rows,
-                            matrix_view<typename Group::value_type, host_space> out) {
+template <class Context, class Group>
+DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const resolved_features<Group>& rows,
+                               matrix_view<typename Group::value_type, host_space> out) {
   using view = matrix_view<typename Group::value_type>;
   const auto ctx = detail::as_context(context_or_executor);
   return detail::with_views<view>(

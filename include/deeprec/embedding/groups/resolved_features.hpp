@@ -60,11 +60,10 @@ class resolved_features {
 /// @threads as resolve
 /// @error   as resolve, with the feature as the table, for the smallest feature that has a fault
 /// @example @snippet tests/embedding/resolve_test.cpp resolved_features
-template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class Mode = keys::find_t,
-          class = detail::unit>
-[[nodiscard]] auto resolve(Context&& context_or_executor,
-                           const feature_group<Optimizer, Bags, Out, Rounding>& group,
-                           std::span<const std::type_identity_t<Bags>> bags, Mode = {}) {
+template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class Mode = keys::find_t>
+DEEPREC_PER_UNIT [[nodiscard]] auto resolve(Context&& context_or_executor,
+                                            const feature_group<Optimizer, Bags, Out, Rounding>& group,
+                                            std::span<const std::type_identity_t<Bags>> bags, Mode = {}) {
   using group_type = feature_group<Optimizer, Bags, Out, Rounding>;
   using result_type = result<resolved_features<group_type>>;
   static_assert(std::is_same_v<Mode, keys::find_t> || std::is_same_v<Mode, keys::find_or_insert_t>,

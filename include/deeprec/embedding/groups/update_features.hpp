@@ -16,7 +16,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/operation.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/groups/detail/group_calls.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
@@ -83,8 +82,8 @@ class group_update_op {
                                 detail::update_gradients_count);
   }
   /// As lookup_op::scratch_bytes.
-  template <class Context, class = detail::unit>
-  [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
+  template <class Context>
+  DEEPREC_PER_UNIT [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
     executor_ref executor(*ctx.executor);
     return detail::batches_of<Group>::update_bytes(ctx.rebind(executor), group_.parts(), group_.sizes(),
                                                    group_.first_of_tables(), bags_);
@@ -98,8 +97,8 @@ class group_update_op {
       f(detail::effect_on<host_space>(gradients_[t].data_handle(), access_mode::reads));
     }
   }
-  template <class Context, class = detail::unit>
-  status run(const Context& ctx, std::span<std::byte> scratch) const {
+  template <class Context>
+  DEEPREC_PER_UNIT status run(const Context& ctx, std::span<std::byte> scratch) const {
     return update_group_on(ctx.backend(), ctx, *this, scratch);
   }
 
@@ -129,14 +128,13 @@ class group_update_op {
 /// @error    as update, with the feature as the table, for the smallest feature that has a fault. On an
 ///           error, also out_of_memory, nothing is written
 /// @example  @snippet tests/embedding/feature_group_update_test.cpp feature_group update
-template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class Rounding,
-          class = detail::unit>
-[[nodiscard]] status update(Context&& context_or_executor,
-                            const feature_group<Optimizer, Bags, Out, Rounding>& group,
-                            std::span<const std::type_identity_t<Bags>> bags,
-                            std::span<const matrix_view<const float>> gradients,
-                            const std::type_identity_t<Optimizer>& optimizer,
-                            const std::type_identity_t<Rounding>& rounding = {}) {
+template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class Rounding>
+DEEPREC_PER_UNIT status update(Context&& context_or_executor,
+                               const feature_group<Optimizer, Bags, Out, Rounding>& group,
+                               std::span<const std::type_identity_t<Bags>> bags,
+                               std::span<const matrix_view<const float>> gradients,
+                               const std::type_identity_t<Optimizer>& optimizer,
+                               const std::type_identity_t<Rounding>& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   detail::check_group_context(ctx);
   return detail::run_now(ctx, group_update_op(group, bags, gradients, optimizer, rounding));
@@ -171,11 +169,11 @@ status update_begun(const Context& ctx, const resolved_features<Group>& rows,
 
 /// The same, for rows that were resolved: the positions of a table are grouped by row at the first update
 /// only.
-template <class Context, class Group, class = detail::unit>
-[[nodiscard]] status update(Context&& context_or_executor, const resolved_features<Group>& rows,
-                            std::span<const matrix_view<const float>> gradients,
-                            const typename Group::optimizer_type& optimizer,
-                            const typename Group::rounding_type& rounding = {}) {
+template <class Context, class Group>
+DEEPREC_PER_UNIT status update(Context&& context_or_executor, const resolved_features<Group>& rows,
+                               std::span<const matrix_view<const float>> gradients,
+                               const typename Group::optimizer_type& optimizer,
+                               const typename Group::rounding_type& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "update");
   if (!call) return call.stopped();
@@ -187,9 +185,9 @@ status update_group_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Group, class = detail::unit>
-status update_group_on(host_backend, const Context& given, const group_update_op<Group>& op,
-                       std::span<std::byte> scratch) {
+template <class Context, class Group>
+DEEPREC_PER_UNIT status update_group_on(host_backend, const Context& given, const group_update_op<Group>& op,
+                                        std::span<std::byte> scratch) {
   std::pmr::monotonic_buffer_resource memory(scratch.data(), scratch.size(), given.memory);
   const Group& group = op.group();
   detail::batches_of<Group> batches(&memory, group.parts(), group.sizes(), group.first_of_tables());
@@ -208,15 +206,14 @@ status update_group_on(host_backend, const Context& given, const group_update_op
 
 /// The same, for gradients side by side in one matrix (B, total_width()): feature t has the columns
 /// [offset(t), offset(t + 1)); every batch has B bags.
-template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class Rounding, class Gradient,
-          class = detail::unit>
+template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class Rounding, class Gradient>
   requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
-[[nodiscard]] status update(Context&& context_or_executor,
-                            const feature_group<Optimizer, Bags, Out, Rounding>& group,
-                            std::span<const std::type_identity_t<Bags>> bags,
-                            matrix_view<Gradient, host_space> gradient,
-                            const std::type_identity_t<Optimizer>& optimizer,
-                            const std::type_identity_t<Rounding>& rounding = {}) {
+DEEPREC_PER_UNIT status update(Context&& context_or_executor,
+                               const feature_group<Optimizer, Bags, Out, Rounding>& group,
+                               std::span<const std::type_identity_t<Bags>> bags,
+                               matrix_view<Gradient, host_space> gradient,
+                               const std::type_identity_t<Optimizer>& optimizer,
+                               const std::type_identity_t<Rounding>& rounding = {}) {
   using view = matrix_view<const float>;
   const auto ctx = detail::as_context(context_or_executor);
   detail::check_group_context(ctx);
@@ -228,12 +225,12 @@ template <class Context, RowOptimizer Optimizer, BagBatch Bags, class Out, class
 }
 
 /// The same, for rows that were resolved.
-template <class Context, class Group, class Gradient, class = detail::unit>
+template <class Context, class Group, class Gradient>
   requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
-[[nodiscard]] status update(Context&& context_or_executor, const resolved_features<Group>& rows,
-                            matrix_view<Gradient, host_space> gradient,
-                            const typename Group::optimizer_type& optimizer,
-                            const typename Group::rounding_type& rounding = {}) {
+DEEPREC_PER_UNIT status update(Context&& context_or_executor, const resolved_features<Group>& rows,
+                               matrix_view<Gradient, host_space> gradient,
+                               const typename Group::optimizer_type& optimizer,
+                               const typename Group::rounding_type& rounding = {}) {
   using view = matrix_view<const float>;
   const auto ctx = detail::as_context(context_or_executor);
   return detail::with_views<view>(ctx, "update", rows.group(), gradient, "update: gradient must not be null",

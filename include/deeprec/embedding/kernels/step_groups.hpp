@@ -11,7 +11,6 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/kernels/backward.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
 #include <deeprec/embedding/kernels/pool_job.hpp>
@@ -64,9 +63,10 @@ update_args<typename Source::format_type> update_args_of(const batch_groups& gro
 
 /// Steps the rows of groups of up to chunk_positions positions. max_norm: the norm that lookups scaled rows
 /// down to; 0: none. No allocation.
-template <class Context, RowSource Source, class Optimizer, class Rounding, class = detail::unit>
-void step_short_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
-                       const Source& source, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+template <class Context, RowSource Source, class Optimizer, class Rounding>
+DEEPREC_PER_UNIT void step_short_groups(const Context& ctx, const batch_groups& grouped,
+                                        const backward_pass& pass, const Source& source, float max_norm,
+                                        const Optimizer& optimizer, Rounding rounding) {
   using element = typename Source::format_type::element;
   const row_groups& groups = grouped.groups();
   if (groups.groups() == 0 || source.format().width() == 0) return;
@@ -90,9 +90,10 @@ void step_short_groups(const Context& ctx, const batch_groups& grouped, const ba
 }
 
 /// The same, of groups of more positions.
-template <class Context, RowSource Source, class Optimizer, class Rounding, class = detail::unit>
-void step_long_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
-                      const Source& source, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+template <class Context, RowSource Source, class Optimizer, class Rounding>
+DEEPREC_PER_UNIT void step_long_groups(const Context& ctx, const batch_groups& grouped,
+                                       const backward_pass& pass, const Source& source, float max_norm,
+                                       const Optimizer& optimizer, Rounding rounding) {
   using element = typename Source::format_type::element;
   const row_groups& groups = grouped.groups();
   if (groups.size() <= chunk_positions || source.format().width() == 0) return;
@@ -113,9 +114,10 @@ void step_long_groups(const Context& ctx, const batch_groups& grouped, const bac
 }
 
 /// Both.
-template <class Context, RowSource Source, class Optimizer, class Rounding, class = detail::unit>
-void step_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
-                 const Source& source, float max_norm, const Optimizer& optimizer, Rounding rounding) {
+template <class Context, RowSource Source, class Optimizer, class Rounding>
+DEEPREC_PER_UNIT void step_groups(const Context& ctx, const batch_groups& grouped, const backward_pass& pass,
+                                  const Source& source, float max_norm, const Optimizer& optimizer,
+                                  Rounding rounding) {
   step_short_groups(ctx, grouped, pass, source, max_norm, optimizer, rounding);
   step_long_groups(ctx, grouped, pass, source, max_norm, optimizer, rounding);
 }

@@ -21,7 +21,6 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
@@ -73,10 +72,9 @@ bool one_in_each_row(const coo_view<Id, Row, Space>& entries) noexcept {
 /// @error    as lookup
 /// @example  @snippet tests/embedding/fused_lookup_test.cpp fused_lookup
 /// @source   DeepRec, fused_embedding_lookup_sparse; TensorFlow, safe_embedding_lookup_sparse
-template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
-          class = detail::unit>
-[[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
-                                  const Pooling& pooling, matrix_view<Out, OutSpace> out) {
+template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
+                                     const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fused_lookup");
   if (!call) return call.stopped();
@@ -95,10 +93,10 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 /// @error    as lookup, and as coo_view::validate (on a device from synchronize(), and the entry is
 ///           left out). When entries are not in order, positions refer to the sorted entries
 template <class Context, RowSource Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
-          MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status fused_lookup(Context&& context_or_executor, const Source& source,
-                                  const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
-                                  matrix_view<Out, OutSpace> out) {
+          MemorySpace OutSpace>
+DEEPREC_PER_UNIT status fused_lookup(Context&& context_or_executor, const Source& source,
+                                     const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
+                                     matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "fused_lookup");
   if (!call) return call.stopped();
@@ -115,10 +113,10 @@ status fused_lookup_on(any_backend, const Args&...) {
 }
 
 template <class Context, class Source, class Id, class Row, MemorySpace Space, class Pooling, class Out,
-          MemorySpace OutSpace, class = detail::unit>
-status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
-                       const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
-                       matrix_view<Out, OutSpace> out) {
+          MemorySpace OutSpace>
+DEEPREC_PER_UNIT status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
+                                        const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
+                                        matrix_view<Out, OutSpace> out) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");

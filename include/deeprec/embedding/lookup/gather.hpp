@@ -23,7 +23,6 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
@@ -44,9 +43,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads  as lookup
 /// @error    shape_mismatch; id_out_of_range (position, value). On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
-template <class Context, RowSource Source, class Ids, class Out, MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status gather(Context&& context_or_executor, const Source& table, const Ids& ids,
-                            matrix_view<Out, OutSpace> out) {
+template <class Context, RowSource Source, class Ids, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status gather(Context&& context_or_executor, const Source& table, const Ids& ids,
+                               matrix_view<Out, OutSpace> out) {
   static_assert(IdRange<Ids>,
                 "deeprec::gather: ids are no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), a std::vector or an array_view of them.");
@@ -96,10 +95,10 @@ struct addressed_rows {
 /// @error    shape_mismatch; id_out_of_range (table, position, value = the local row) of the smallest
 ///           table, and in it of the smallest position; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/stages_test.cpp stages
-template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace, class = detail::unit>
+template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace>
   requires(!RowSource<Tables>)
-[[nodiscard]] status gather(Context&& context_or_executor, const Tables& tables,
-                            const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace> out) {
+DEEPREC_PER_UNIT status gather(Context&& context_or_executor, const Tables& tables,
+                               const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace> out) {
   using source = std::remove_cvref_t<decltype(*std::data(tables))>;
   static_assert(RowSource<source>,
                 "deeprec::gather: tables are no list of row sources. Fix: a std::vector of table views.");
@@ -150,9 +149,9 @@ status gather_parts_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Source, class Id, class Out, MemorySpace OutSpace, class = detail::unit>
-status gather_parts_on(host_backend, const Context& ctx, std::span<const Source> tables,
-                       const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace> out) {
+template <class Context, class Source, class Id, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status gather_parts_on(host_backend, const Context& ctx, std::span<const Source> tables,
+                                        const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace> out) {
   const auto& positions = parts.permutation;
   if (positions.empty()) return {};
   std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
@@ -199,9 +198,9 @@ status gather_parts_on(host_backend, const Context& ctx, std::span<const Source>
 /// @error    as lookup
 /// @example  @snippet tests/embedding/stages_test.cpp stages
 template <class Context, class T, MemorySpace Space, BagBatch Bags, class Pooling, class Out,
-          MemorySpace OutSpace, class = detail::unit>
-[[nodiscard]] status combine(Context&& context_or_executor, matrix_view<T, Space> rows, const Bags& bags,
-                             const Pooling& pooling, matrix_view<Out, OutSpace> out) {
+          MemorySpace OutSpace>
+DEEPREC_PER_UNIT status combine(Context&& context_or_executor, matrix_view<T, Space> rows, const Bags& bags,
+                                const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "combine");
   if (!call) return call.stopped();

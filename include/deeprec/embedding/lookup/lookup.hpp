@@ -22,7 +22,6 @@
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/kernels/batch_rows.hpp>
 #include <deeprec/embedding/kernels/pool_job.hpp>
@@ -65,8 +64,8 @@ class lookup_op {
   }
   /// On the host an upper bound of the scratch of run(); reads offsets. 0 on a device, whose stream keeps
   /// the scratch.
-  template <class Context, class = detail::unit>
-  [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
+  template <class Context>
+  DEEPREC_PER_UNIT [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
     if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
       using job = detail::pool_job<detail::resolution_of<Rows>, Out>;
       const index_t long_bags =
@@ -88,8 +87,8 @@ class lookup_op {
                                                           ? access_mode::updates
                                                           : access_mode::writes));
   }
-  template <class Context, class = detail::unit>
-  DEEPREC_INLINE status run(const Context& ctx, std::span<std::byte> scratch) const {
+  template <class Context>
+  DEEPREC_PER_UNIT DEEPREC_INLINE status run(const Context& ctx, std::span<std::byte> scratch) const {
     return lookup_on(ctx.backend(), ctx, *this, scratch);
   }
 
@@ -137,10 +136,9 @@ lookup_op(const Rows&, matrix_view<Out, OutSpace>) -> lookup_op<Rows, Out, OutSp
 ///           are not checked); unsupported (combiner::max with weights); invalid_value (a max_norm that is
 ///           not above 0); out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/lookup_test.cpp lookup
-template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace,
-          class = detail::unit>
-[[nodiscard]] status lookup(Context&& context_or_executor, const Source& table, const Bags& bags,
-                            const Pooling& pooling, matrix_view<Out, OutSpace> out) {
+template <class Context, RowSource Source, BagBatch Bags, class Pooling, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const Source& table, const Bags& bags,
+                               const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, lookup_op(table, bags, pooling, out));
 }
@@ -151,9 +149,10 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 /// @cost    O(N*D)
 /// @threads as lookup; concurrent lookups of one resolved_rows are safe
 /// @error   as lookup, except for ids and weights
-template <class Context, class Rows, class Out, MemorySpace OutSpace, class = detail::unit>
+template <class Context, class Rows, class Out, MemorySpace OutSpace>
   requires(detail::is_resolved<Rows>)
-[[nodiscard]] status lookup(Context&& context_or_executor, const Rows& rows, matrix_view<Out, OutSpace> out) {
+DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const Rows& rows,
+                               matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, lookup_op(rows, out));
 }
@@ -170,10 +169,9 @@ concept NamesIds = requires { typename B::id_type; };
 /// @cost    none: a static_assert
 /// @threads reentrant
 /// @error   does not compile
-template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, class Pooling, class Out,
-          class = detail::unit>
+template <class Context, detail::NamesFormat Source, detail::NamesIds Bags, class Pooling, class Out>
   requires(!RowSource<Source> || !BagBatch<Bags>)
-status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {
+DEEPREC_PER_UNIT status lookup(Context&&, const Source&, const Bags&, const Pooling&, const Out&) {
   static_assert(
       RowSource<Source>,
       "deeprec::lookup: not a row source. Fix: give it format_type, space and format() (concept RowSource in "
@@ -189,9 +187,10 @@ status lookup_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Rows, class Out, MemorySpace OutSpace, class = detail::unit>
-DEEPREC_INLINE status lookup_on(host_backend, const Context& ctx, const lookup_op<Rows, Out, OutSpace>& op,
-                                std::span<std::byte> scratch) {
+template <class Context, class Rows, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT DEEPREC_INLINE status lookup_on(host_backend, const Context& ctx,
+                                                 const lookup_op<Rows, Out, OutSpace>& op,
+                                                 std::span<std::byte> scratch) {
   static_assert(reachable_as<OutSpace, host_space>,
                 "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a "
                 "device context.");

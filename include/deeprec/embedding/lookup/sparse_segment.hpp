@@ -23,7 +23,6 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -35,9 +34,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 namespace detail {
 
 /// Writes the offsets (B+1) of ascending segment ids; the fault of the smallest position where they are not.
-template <class Context, class Segment, class = unit>
-status segment_offsets(const Context& ctx, array_view<const Segment> segment_ids,
-                       std::span<index_t> offsets) {
+template <class Context, class Segment>
+DEEPREC_PER_UNIT status segment_offsets(const Context& ctx, array_view<const Segment> segment_ids,
+                                        std::span<index_t> offsets) {
   const index_t n = segment_ids.size();
   const auto segments = static_cast<index_t>(offsets.size()) - 1;
   const auto id_at = [&](index_t k) { return static_cast<index_t>(segment_ids[k]); };
@@ -82,11 +81,10 @@ status segment_offsets(const Context& ctx, array_view<const Segment> segment_ids
 ///           position; id_out_of_range with segment and position for an index that names no row of data;
 ///           unsupported when out overlaps an input; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/sparse_segment_test.cpp sparse_segment
-template <class Context, class T, class Indices, class Segments, class Pooling, class Out,
-          class = detail::unit>
-[[nodiscard]] status sparse_segment(Context&& context_or_executor, matrix_view<T, host_space> data,
-                                    const Indices& indices, const Segments& segment_ids,
-                                    const Pooling& pooling, matrix_view<Out, host_space> out) {
+template <class Context, class T, class Indices, class Segments, class Pooling, class Out>
+DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_view<T, host_space> data,
+                                       const Indices& indices, const Segments& segment_ids,
+                                       const Pooling& pooling, matrix_view<Out, host_space> out) {
   using element = std::remove_cv_t<T>;
   static_assert(
       std::is_same_v<element, float> || std::is_same_v<element, f16> || std::is_same_v<element, bf16>,

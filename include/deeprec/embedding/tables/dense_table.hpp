@@ -22,7 +22,6 @@
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
@@ -141,8 +140,8 @@ class dense_table {
   /// @threads  one caller, no lookup at the same time
   /// @error    throws deeprec::error (out_of_memory when the scratch can't be allocated, stopped); no row is
   ///           written then
-  template <class Context, class Initializer, class = detail::unit>
-  void initialize(Context&& context_or_executor, const Initializer& fill) {
+  template <class Context, class Initializer>
+  DEEPREC_PER_UNIT void initialize(Context&& context_or_executor, const Initializer& fill) {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::verb_call call(ctx, "initialize");
     if (!call) call.stopped().or_throw();

@@ -19,7 +19,6 @@
 #include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
@@ -43,10 +42,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @error    shape_mismatch · invalid_value with row and column, of the first such row: a value is NaN,
 ///           infinite, or too large for the format. On an error nothing is written
 /// @example  @snippet tests/embedding/quantize_test.cpp quantize
-template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace TableSpace,
-          class = detail::unit>
-[[nodiscard]] status quantize(Context&& context_or_executor, matrix_view<const float, SourceSpace> source,
-                              table_view<Format, TableSpace> table) {
+template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace TableSpace>
+DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<const float, SourceSpace> source,
+                                 table_view<Format, TableSpace> table) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "quantize");
   if (!call) return call.stopped();
@@ -61,10 +59,9 @@ template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace 
 }
 
 /// The same, for a source that may be written.
-template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace TableSpace,
-          class = detail::unit>
-[[nodiscard]] status quantize(Context&& context_or_executor, matrix_view<float, SourceSpace> source,
-                              table_view<Format, TableSpace> table) {
+template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace TableSpace>
+DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<float, SourceSpace> source,
+                                 table_view<Format, TableSpace> table) {
   return quantize(context_or_executor, matrix_view<const float, SourceSpace>(source), table);
 }
 
@@ -81,11 +78,10 @@ template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace 
 /// @cost     O(R*D): reads the table, writes out; no allocation
 /// @threads  reentrant; lookups of the table may run at the same time
 /// @error    shape_mismatch; nothing is written then
-template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, MemorySpace OutSpace,
-          class = detail::unit>
-[[nodiscard]] status dequantize(Context&& context_or_executor,
-                                const basic_table_view<Format, TableSpace, Byte>& table,
-                                matrix_view<float, OutSpace> out) {
+template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status dequantize(Context&& context_or_executor,
+                                   const basic_table_view<Format, TableSpace, Byte>& table,
+                                   matrix_view<float, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "dequantize");
   if (!call) return call.stopped();
@@ -138,9 +134,10 @@ status quantize_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace, class = detail::unit>
-status quantize_on(host_backend, const Context& ctx, matrix_view<const float, SourceSpace> source,
-                   table_view<Format, TableSpace> table) {
+template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace>
+DEEPREC_PER_UNIT status quantize_on(host_backend, const Context& ctx,
+                                    matrix_view<const float, SourceSpace> source,
+                                    table_view<Format, TableSpace> table) {
   static_assert(reachable_as<SourceSpace, host_space> && reachable_as<TableSpace, host_space>,
                 "deeprec::quantize: device memory given to a host context. Fix: copy it to the host.");
   const Format format = table.format();
@@ -170,9 +167,10 @@ status dequantize_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace, class = detail::unit>
-status dequantize_on(host_backend, const Context& ctx, const_table_view<Format, TableSpace> table,
-                     matrix_view<float, OutSpace> out) {
+template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace>
+DEEPREC_PER_UNIT status dequantize_on(host_backend, const Context& ctx,
+                                      const_table_view<Format, TableSpace> table,
+                                      matrix_view<float, OutSpace> out) {
   static_assert(reachable_as<TableSpace, host_space> && reachable_as<OutSpace, host_space>,
                 "deeprec::dequantize: device memory given to a host context. Fix: copy it to the host.");
   const Format format = table.format();

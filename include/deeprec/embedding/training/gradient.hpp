@@ -26,7 +26,6 @@
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/kernels/backward.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
@@ -157,10 +156,10 @@ inline constexpr gradient_texts row_gradients_texts{
 /// @error    as lookup; shape_mismatch for a null gradient; unsupported when out owns memory of the bags or
 ///           of the gradient. On an error out is as before
 /// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
-template <class Context, BagBatch Bags, MemorySpace Space, class Pooling, class = detail::unit>
-[[nodiscard]] status row_gradients(Context&& context_or_executor, const Bags& bags,
-                                   matrix_view<const float, Space> gradient, const Pooling& pooling,
-                                   index_t table_rows, sparse_gradient& out) {
+template <class Context, BagBatch Bags, MemorySpace Space, class Pooling>
+DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor, const Bags& bags,
+                                      matrix_view<const float, Space> gradient, const Pooling& pooling,
+                                      index_t table_rows, sparse_gradient& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "row_gradients");
   if (!call) return call.stopped();
@@ -182,10 +181,10 @@ template <class Context, BagBatch Bags, MemorySpace Space, class Pooling, class 
 /// The same, for rows that were resolved; of a keyed source, out.rows are its keys.
 ///
 /// @error as row_gradients, except for ids and weights
-template <class Context, class Source, class Bags, class Pooling, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status row_gradients(Context&& context_or_executor,
-                                   const resolved_rows<Source, Bags, Pooling>& rows,
-                                   matrix_view<const float, Space> gradient, sparse_gradient& out) {
+template <class Context, class Source, class Bags, class Pooling, MemorySpace Space>
+DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor,
+                                      const resolved_rows<Source, Bags, Pooling>& rows,
+                                      matrix_view<const float, Space> gradient, sparse_gradient& out) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "row_gradients");
   if (!call) return call.stopped();
@@ -221,9 +220,9 @@ inline std::pmr::vector<index_t> groups_by_number(const batch_groups& grouped,
 
 }  // namespace detail
 
-template <class Context, class Rows, class = detail::unit>
-status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
-                        matrix_view<const float> gradient, sparse_gradient& out) {
+template <class Context, class Rows>
+DEEPREC_PER_UNIT status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
+                                         matrix_view<const float> gradient, sparse_gradient& out) {
   const index_t width = gradient.extent(1);
   const detail::backward_size size{
       .positions = detail::grouped_positions(given.bags(), given.pooling()), .width = width, .workers = 0};
@@ -288,9 +287,9 @@ inline constexpr gradient_texts weight_gradients_texts{
     "weight_gradients: gradient must not be null"};
 
 /// Checks the shapes of weight_gradients and runs it.
-template <class Context, class Rows, class Space, class = unit>
-status check_and_dot(Context&& context_or_executor, const Rows& rows,
-                     matrix_view<const float, Space> gradient, std::span<float> out) {
+template <class Context, class Rows, class Space>
+DEEPREC_PER_UNIT status check_and_dot(Context&& context_or_executor, const Rows& rows,
+                                      matrix_view<const float, Space> gradient, std::span<float> out) {
   using combiner_type = typename Rows::pooling_type::combiner;
   static_assert(
       !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
@@ -328,11 +327,10 @@ status check_and_dot(Context&& context_or_executor, const Rows& rows,
 /// @threads  reentrant; a concurrent writer of the table's rows is not safe
 /// @error    as lookup; shape_mismatch for a null gradient or out. On an error nothing is written
 /// @example  @snippet tests/embedding/gradient_test.cpp weight_gradients
-template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Pooling,
-          class = detail::unit>
-[[nodiscard]] status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
-                                      matrix_view<const float, Space> gradient, const Pooling& pooling,
-                                      std::span<float> out) {
+template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Pooling>
+DEEPREC_PER_UNIT status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
+                                         matrix_view<const float, Space> gradient, const Pooling& pooling,
+                                         std::span<float> out) {
   return detail::check_and_dot(context_or_executor,
                                detail::unresolved_rows(table, bags, detail::as_pooling(pooling)),
                                matrix_view<const float, Space>(gradient), out);
@@ -341,10 +339,10 @@ template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, cla
 /// The same, for rows that were resolved.
 ///
 /// @error as weight_gradients, except for ids and weights
-template <class Context, class Source, class Bags, class Pooling, MemorySpace Space, class = detail::unit>
-[[nodiscard]] status weight_gradients(Context&& context_or_executor,
-                                      const resolved_rows<Source, Bags, Pooling>& rows,
-                                      matrix_view<const float, Space> gradient, std::span<float> out) {
+template <class Context, class Source, class Bags, class Pooling, MemorySpace Space>
+DEEPREC_PER_UNIT status weight_gradients(Context&& context_or_executor,
+                                         const resolved_rows<Source, Bags, Pooling>& rows,
+                                         matrix_view<const float, Space> gradient, std::span<float> out) {
   return detail::check_and_dot(context_or_executor, rows, matrix_view<const float, Space>(gradient), out);
 }
 
@@ -384,9 +382,9 @@ status weight_gradients_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Rows, class = detail::unit>
-status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
-                           matrix_view<const float> gradient, std::span<float> out) {
+template <class Context, class Rows>
+DEEPREC_PER_UNIT status weight_gradients_on(host_backend, const Context& ctx, const Rows& given,
+                                            matrix_view<const float> gradient, std::span<float> out) {
   index_t bytes = 0;
   if constexpr (!detail::is_resolved<Rows>) bytes = given.address_bytes();
   detail::scratch_block block(ctx.memory, bytes);

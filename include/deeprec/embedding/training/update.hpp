@@ -31,7 +31,6 @@
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/kernels/backward.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
@@ -109,8 +108,8 @@ class update_op {
     return detail::check_max_norm(rows_.pooling());
   }
   /// As lookup_op::scratch_bytes.
-  template <class Context, class = detail::unit>
-  [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
+  template <class Context>
+  DEEPREC_PER_UNIT [[nodiscard]] index_t scratch_bytes(const Context& ctx) const noexcept {
     if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
       const index_t pass = detail::backward_pass::bytes_for(size_on(ctx));
       if constexpr (detail::is_resolved<Rows>) {
@@ -132,8 +131,8 @@ class update_op {
     }
     f(detail::effect_on<GradientSpace>(gradient_.data_handle(), access_mode::reads));
   }
-  template <class Context, class = detail::unit>
-  status run(const Context& ctx, std::span<std::byte> scratch) const {
+  template <class Context>
+  DEEPREC_PER_UNIT status run(const Context& ctx, std::span<std::byte> scratch) const {
     return update_on(ctx.backend(), ctx, *this, scratch);
   }
 
@@ -151,8 +150,8 @@ class update_op {
   }
 
   /// For update_on.
-  template <class Context, class = detail::unit>
-  [[nodiscard]] detail::backward_size size_on(const Context& ctx) const noexcept {
+  template <class Context>
+  DEEPREC_PER_UNIT [[nodiscard]] detail::backward_size size_on(const Context& ctx) const noexcept {
     return {.positions = detail::grouped_positions(rows_.bags(), rows_.pooling()),
             .width = gradient_.extent(1),
             .workers = static_cast<index_t>(ctx.executor->concurrency())};
@@ -210,12 +209,12 @@ update_op(const Rows&, matrix_view<Gradient, Space>, const Optimizer&, const Rou
 ///           optimizer of another name; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/embedding/update_test.cpp update
 template <class Context, BagBatch Bags, class Gradient, MemorySpace GradientSpace, class Pooling,
-          RowOptimizer Optimizer, RowSource Source, RoundingPolicy Rounding = rounding::nearest_t,
-          class = detail::unit>
+          RowOptimizer Optimizer, RowSource Source, RoundingPolicy Rounding = rounding::nearest_t>
   requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
-[[nodiscard]] status update(Context&& context_or_executor, const Bags& bags,
-                            matrix_view<Gradient, GradientSpace> gradient, const Pooling& pooling,
-                            const Optimizer& optimizer, const Source& source, const Rounding& rounding = {}) {
+DEEPREC_PER_UNIT status update(Context&& context_or_executor, const Bags& bags,
+                               matrix_view<Gradient, GradientSpace> gradient, const Pooling& pooling,
+                               const Optimizer& optimizer, const Source& source,
+                               const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, update_op(bags, gradient, pooling, optimizer, source, rounding));
 }
@@ -250,11 +249,12 @@ template <class Context, BagBatch Bags, class Gradient, class Pooling, RowOptimi
 /// @threads as update; one caller per resolved_rows
 /// @error   as update, except for ids and weights
 template <class Context, class Source, class Bags, class Pooling, class Gradient, MemorySpace GradientSpace,
-          RowOptimizer Optimizer, RoundingPolicy Rounding = rounding::nearest_t, class = detail::unit>
+          RowOptimizer Optimizer, RoundingPolicy Rounding = rounding::nearest_t>
   requires(std::is_same_v<std::remove_const_t<Gradient>, float>)
-[[nodiscard]] status update(Context&& context_or_executor, const resolved_rows<Source, Bags, Pooling>& rows,
-                            matrix_view<Gradient, GradientSpace> gradient, const Optimizer& optimizer,
-                            const Rounding& rounding = {}) {
+DEEPREC_PER_UNIT status update(Context&& context_or_executor,
+                               const resolved_rows<Source, Bags, Pooling>& rows,
+                               matrix_view<Gradient, GradientSpace> gradient, const Optimizer& optimizer,
+                               const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   return detail::run_now(ctx, update_op(rows, gradient, optimizer, rounding));
 }
@@ -262,9 +262,9 @@ template <class Context, class Source, class Bags, class Pooling, class Gradient
 namespace detail {
 
 /// The whole update of each part on one thread, then the rows of many positions on all.
-template <class Context, class Op, class Resolution, class = unit>
-void update_in_parts(const Context& ctx, const Op& op, const Resolution& rows, index_t parts,
-                     scratch_block& scratch) {
+template <class Context, class Op, class Resolution>
+DEEPREC_PER_UNIT void update_in_parts(const Context& ctx, const Op& op, const Resolution& rows, index_t parts,
+                                      scratch_block& scratch) {
   const backward_size size = op.size_on(ctx);
   parts_memory memory(scratch, groups_size(op.rows()), size.width, parts);
   const matrix_view<const float> gradient(op.gradient());
@@ -296,9 +296,10 @@ status update_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Rows, class Optimizer, class Rounding, MemorySpace Space, class = detail::unit>
-status update_on(host_backend, const Context& ctx, const update_op<Rows, Optimizer, Rounding, Space>& op,
-                 std::span<std::byte> scratch) {
+template <class Context, class Rows, class Optimizer, class Rounding, MemorySpace Space>
+DEEPREC_PER_UNIT status update_on(host_backend, const Context& ctx,
+                                  const update_op<Rows, Optimizer, Rounding, Space>& op,
+                                  std::span<std::byte> scratch) {
   static_assert(reachable_as<Space, host_space>,
                 "deeprec::update: device memory given to a host context. Fix: copy it, or pass a device "
                 "context.");
