@@ -14,6 +14,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -34,15 +35,28 @@ status no_backend() {
 template <class Context>
 using backend_of = decltype(Context::backend());
 
-/// One call of a verb, from its first statement to its end: checks the stop token, and is traced.
+/// The memory spaces of the operands of a call.
+template <MemorySpace... Spaces>
+struct operand_spaces {};
+template <MemorySpace... Spaces>
+inline constexpr operand_spaces<Spaces...> in_spaces{};
+
+/// One call of a verb, from its first statement to its end: its context must reach its operands, its stop
+/// token is checked, and it is traced.
 ///
-///   const detail::verb_call call(ctx, "gemm");
+///   const detail::verb_call call(ctx, "lookup", detail::in_spaces<typename Source::space, OutSpace>);
 ///   if (!call) return call.stopped();
 class verb_call {
  public:
   /// @param name a string literal
-  DEEPREC_INLINE verb_call(const environment& given, const char* name) noexcept
+  template <class Context, MemorySpace... Spaces>
+  DEEPREC_INLINE verb_call(const Context& given, const char* name, operand_spaces<Spaces...> = {}) noexcept
       : trace_(given.trace), name_(name), may_run_(given.stop == nullptr || !given.stop->stop_requested()) {
+    if constexpr (std::is_same_v<backend_of<Context>, host_backend>) {
+      static_assert((reachable_as<Spaces, host_space> && ...),
+                    "deeprec::context: device memory given to a host context. Fix: copy it, or pass a device "
+                    "context.");
+    }
     if (trace_ != nullptr) [[unlikely]]
       trace_->begin(name_);
   }
@@ -60,6 +74,19 @@ class verb_call {
   trace_sink* trace_;
   const char* name_;
   bool may_run_;
+};
+
+/// The same, of a verb that runs on the host only.
+class host_call : public verb_call {
+ public:
+  template <class Context, MemorySpace... Spaces>
+  DEEPREC_INLINE host_call(const Context& given, const char* name,
+                           operand_spaces<Spaces...> spaces = {}) noexcept
+      : verb_call(given, name, spaces) {
+    static_assert(std::is_same_v<backend_of<Context>, host_backend>,
+                  "deeprec::backend: this verb runs on the host only. Fix: pass an executor of the host; "
+                  "docs/cuda.md lists what runs on a device.");
+  }
 };
 
 /// The context that a verb which has begun passes to other verbs: without the stop token, since they are
