@@ -127,8 +127,8 @@ class matrix_view {
 
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
 
-/// A parameter of a verb that deduces Space from another one: what converts to the view may be passed, such as
-/// a matrix_view<float> where T is const float.
+/// A parameter of a verb that deduces Space from another one: whatever converts to the view may be passed,
+/// such as a matrix_view<float> where T is const float.
 template <class T, MemorySpace Space>
 using matrix_arg = std::type_identity_t<matrix_view<T, Space>>;
 
