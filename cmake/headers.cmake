@@ -19,7 +19,6 @@ set(DEEPREC_HEADERS
     include/deeprec/core/jagged_view.hpp
     include/deeprec/core/kernel_tuning.hpp
     include/deeprec/core/matrix_view.hpp
-    include/deeprec/core/operation.hpp
     include/deeprec/core/process_mark.hpp
     include/deeprec/core/random.hpp
     include/deeprec/core/replace.hpp

@@ -19,8 +19,8 @@ int main() {
       gradient[i] = out[i] - 1;
       loss += gradient[i] * gradient[i] / 2;
     }
-    update(pool, bags, matrix_view(gradient.data(), 2, 16), combiner::mean, adagrad{.learning_rate = 0.5F},
-           table.view())
+    update(pool, table.view(), bags, combiner::mean, matrix_view(gradient.data(), 2, 16),
+           adagrad{.learning_rate = 0.5F})
         .or_throw();
     std::printf("step %d: loss %.1f\n", step, loss);
   }

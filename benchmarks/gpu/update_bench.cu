@@ -98,7 +98,7 @@ struct trainer {
   }
 
   void step(const index_set& set) {
-    update(stream, set.view(), gradient.matrix(bags, width), combiner::sum, optimizer, trained.view())
+    update(stream, trained.view(), set.view(), combiner::sum, gradient.matrix(bags, width), optimizer)
         .or_throw();
   }
   /// One step from the begin, and each float of the table.

@@ -143,9 +143,9 @@ class trainer {
                   matrix_view<float>(to.rows.data(), is_.batch * slots, width));
   }
   status apply(index_t step, const in_flight& from) {
-    return update(here_, clicks().bags(first_of(step), is_.batch),
-                  matrix_view<const float>(from.gradient.data(), is_.batch * slots, width), combiner::sum,
-                  rowwise_adagrad{.learning_rate = 0.05F}, table_.view());
+    return update(here_, table_.view(), clicks().bags(first_of(step), is_.batch), combiner::sum,
+                  matrix_view<const float>(from.gradient.data(), is_.batch * slots, width),
+                  rowwise_adagrad{.learning_rate = 0.05F});
   }
   /// Forward, backward and the step of the stacks.
   status compute(index_t step, in_flight& batch) {

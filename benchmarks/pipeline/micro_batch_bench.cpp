@@ -166,9 +166,8 @@ class deep_fm {
   }
   template <class Executor>
   status update_rows(Executor& executor) {
-    return update(executor, data_->bags(begin_, batch_),
-                  matrix_view<const float>(gradient_.data(), batch_ * slots, width), combiner::sum,
-                  row_optimizer(), table_->view());
+    return update(executor, table_->view(), data_->bags(begin_, batch_), combiner::sum,
+                  matrix_view<const float>(gradient_.data(), batch_ * slots, width), row_optimizer());
   }
   template <class Executor>
   status update_stacks(Executor& executor) {

@@ -136,7 +136,7 @@ struct trained {
   void step(Executor& executor, const std::vector<std::int64_t>& ids) {
     const fixed_hotness_view<> batch(ids.data(), bags, hotness);
     const matrix_view<const float> from(gradient.data(), bags, width);
-    if (!update(executor, batch, from, combiner::sum, optimizer, table.view())) std::abort();
+    if (!update(executor, table.view(), batch, combiner::sum, from, optimizer)) std::abort();
   }
   template <class Executor>
   void steps(Executor& executor, const std::vector<std::vector<std::int64_t>>& sets) {

@@ -39,8 +39,8 @@ struct trained {
 
   void run() {
     const fixed_hotness_view<> batch(all + turn.next() * ids, bags, hotness);
-    must(update(executor, batch, matrix_view<const float>(gradient, bags, Width), combiner::sum, Optimizer{},
-                table_view<f32_rows>(table, rows, format)));
+    must(update(executor, table_view<f32_rows>(table, rows, format), batch, combiner::sum,
+                matrix_view<const float>(gradient, bags, Width), Optimizer{}));
   }
   std::uint64_t checksum() {
     run();

@@ -57,7 +57,7 @@ status look_up_sums(const step_context& on, const_row_view rows, const slot_bags
 }
 status update_sums(const step_context& on, const slot_bags& bags, matrix_view<const float> gradient,
                    const deeprec::rowwise_adagrad& optimizer, row_view rows) {
-  return deeprec::update(on, bags, gradient, deeprec::combiner::sum, optimizer, rows);
+  return deeprec::update(on, rows, bags, deeprec::combiner::sum, gradient, optimizer);
 }
 
 }  // namespace ctr

@@ -1,4 +1,4 @@
-// expect: "deeprec::fused_lookup: device memory given to a host context. Fix: "
+// expect: "deeprec::context: device memory given to a host context. Fix: "
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 

@@ -1,4 +1,4 @@
-// expect: "deeprec::lookup: device memory given to a host context. Fix: "
+// expect: "deeprec::context: device memory given to a host context. Fix: "
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 

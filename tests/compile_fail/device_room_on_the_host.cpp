@@ -1,4 +1,4 @@
-// expect: "deeprec::prune_invalid: device memory given to a host context. Fix: "
+// expect: "deeprec::context: device memory given to a host context. Fix: "
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 

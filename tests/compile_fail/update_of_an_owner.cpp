@@ -8,8 +8,8 @@ deeprec::status call(deeprec::dense_table<deeprec::f32_rows>& table, deeprec::ja
                      deeprec::matrix_view<const float> gradient) {
   deeprec::inline_executor executor;
 #if DEEPREC_MUST_FAIL
-  return deeprec::update(executor, bags, gradient, deeprec::combiner::sum, deeprec::adagrad{}, table);
+  return deeprec::update(executor, table, bags, deeprec::combiner::sum, gradient, deeprec::adagrad{});
 #else
-  return deeprec::update(executor, bags, gradient, deeprec::combiner::sum, deeprec::adagrad{}, table.view());
+  return deeprec::update(executor, table.view(), bags, deeprec::combiner::sum, gradient, deeprec::adagrad{});
 #endif
 }

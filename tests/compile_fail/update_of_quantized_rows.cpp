@@ -13,5 +13,5 @@ using format = deeprec::bf16_rows;
 deeprec::status call(deeprec::table_view<format> table, deeprec::jagged_view<> bags,
                      deeprec::matrix_view<const float> gradient) {
   deeprec::inline_executor executor;
-  return deeprec::update(executor, bags, gradient, deeprec::combiner::sum, deeprec::sgd{}, table);
+  return deeprec::update(executor, table, bags, deeprec::combiner::sum, gradient, deeprec::sgd{});
 }

@@ -135,12 +135,12 @@ void every_lookup_and_update(verb_check& check) {
   std::vector<dense_table<f32_rows>> tables;
   for (int t = 0; t < 3; ++t) tables.emplace_back(rows, f32_rows(width, {.state_floats = 2}));
   check("update", [&](const verb_context& ctx) {
-    return update(ctx, in.batch(), in.gradient(), combiner::mean, rowwise_adagrad{}, tables[0].view());
+    return update(ctx, tables[0].view(), in.batch(), combiner::mean, in.gradient(), rowwise_adagrad{});
   });
   check("update, policies", [&](const verb_context& ctx) {
-    return update(ctx, in.with_invalid(), in.gradient(),
+    return update(ctx, tables[0].view(), in.with_invalid(),
                   pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{4}, max_norm{1}},
-                  rowwise_adagrad{}, tables[0].view());
+                  in.gradient(), rowwise_adagrad{});
   });
   feature_group<rowwise_adagrad, fixed_hotness_view<>> updates;
   for (auto& t : tables) updates.add(t.view(), combiner::sum);
@@ -174,10 +174,10 @@ void every_lookup_and_update(verb_check& check) {
   });
   sparse_gradient gradient(&memory);
   check("row_gradients", [&](const verb_context& ctx) {
-    return row_gradients(ctx, in.batch(), in.gradient(), combiner::mean, rows, gradient);
+    return row_gradients(ctx, rows, in.batch(), combiner::mean, in.gradient(), gradient);
   });
   check("weight_gradients", [&](const verb_context& ctx) {
-    return weight_gradients(ctx, table, in.batch(), in.gradient(), combiner::mean,
+    return weight_gradients(ctx, table, in.batch(), combiner::mean, in.gradient(),
                             std::span<float>(floats).first(in.ids.size()));
   });
 }

@@ -95,9 +95,8 @@ struct problem {
     for (index_t i = 0; i < rows * width; ++i) {
       at[i / width * stride + i % width] = static_cast<float>(values[static_cast<std::size_t>(i)]);
     }
-    const status s =
-        update(on(executor, which), made.view(weighted), matrix_view(direction.data(), 12, width), how,
-               sgd{.learning_rate = -1.0F}, table.view());
+    const status s = update(on(executor, which), table.view(), made.view(weighted), how,
+                            matrix_view(direction.data(), 12, width), sgd{.learning_rate = -1.0F});
     REQUIRE_MESSAGE(s.ok(), s.message());
     std::vector<double> gradient;
     for (index_t i = 0; i < rows * width; ++i) {
@@ -194,8 +193,8 @@ TEST_CASE("update: a row with more slots than a chunk has the same bits on 1 to 
     thread_pool pool(threads);
     dense_table<f32_rows> table(50, width);
     table.initialize(pool, row_init::zeros{});
-    REQUIRE(update(pool, made.view(), matrix_view(direction.data(), 4000, width), combiner::sum,
-                   sgd{.learning_rate = -1.0F}, table.view())
+    REQUIRE(update(pool, table.view(), made.view(), combiner::sum, matrix_view(direction.data(), 4000, width),
+                   sgd{.learning_rate = -1.0F})
                 .ok());
     std::vector<float> row(static_cast<std::size_t>(width));
     table.view().format().decode(table.view().row(7), row.data());

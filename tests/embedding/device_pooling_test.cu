@@ -261,9 +261,8 @@ TEST_CASE("device pooling: offsets that make no sense are named, and nothing out
     CHECK(found.code() == c.code);
     CHECK(found.place().bag == c.bag);
     // One float before and one behind must stay.
-    weight_gradients(stream, table.view(), bags.view(true),
-                     matrix_view<const float, device_space>(out.matrix(3, 8)), combiner::sum,
-                     std::span(dots.data() + 1, 5))
+    weight_gradients(stream, table.view(), bags.view(true), combiner::sum,
+                     matrix_view<const float, device_space>(out.matrix(3, 8)), std::span(dots.data() + 1, 5))
         .or_throw();
     found = stream.synchronize();
     CHECK(found.code() == c.code);
@@ -288,13 +287,12 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     cuda_stream stream;
     const auto check = [&](const auto& how) {
       std::vector<float> expected(n);
-      weight_gradients(here, table.on_host(), bags.host.view(true),
-                       matrix_view<const float>(gradient.data(), bags.bags(), width), how,
-                       std::span(expected))
+      weight_gradients(here, table.on_host(), bags.host.view(true), how,
+                       matrix_view<const float>(gradient.data(), bags.bags(), width), std::span(expected))
           .or_throw();
       const auto out = to_device(std::vector<float>(n, std::nanf("")));
-      weight_gradients(stream, table.view(), bags.view(true),
-                       matrix_view<const float, device_space>(of_output.matrix(bags.bags(), width)), how,
+      weight_gradients(stream, table.view(), bags.view(true), how,
+                       matrix_view<const float, device_space>(of_output.matrix(bags.bags(), width)),
                        std::span(out.data(), n))
           .or_throw();
       stream.synchronize().or_throw();
@@ -307,7 +305,7 @@ TEST_CASE("device pooling: the gradients of weights are those of the host") {
     check(pooling{combiner::mean, padding::prune});
     check(pooling{combiner::sum, max_norm{1.0F}, padding::id{4}});
     const auto refused = [&](const auto& how, const matrix_view<const float, device_space>& of, float* out) {
-      const status s = weight_gradients(stream, table.view(), bags.view(true), of, how, std::span(out, n));
+      const status s = weight_gradients(stream, table.view(), bags.view(true), how, of, std::span(out, n));
       CHECK(stream.synchronize().ok());
       return s.message();
     };

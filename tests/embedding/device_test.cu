@@ -630,9 +630,8 @@ TEST_CASE("device: row_select, the gradients of weights, and concat") {
   const auto chosen = to_device(std::vector<float>(3 * 20)), gathered = to_device(std::vector<float>(3 * 20));
   const auto cond = to_device(std::vector<std::uint8_t>{1, 0, 255});
   cuda_stream stream;
-  weight_gradients(stream, table.view(), batch.view(true),
-                   matrix_view<const float, device_space>(gradient.matrix(2, 20)), combiner::sum,
-                   std::span(dots.data(), 3))
+  weight_gradients(stream, table.view(), batch.view(true), combiner::sum,
+                   matrix_view<const float, device_space>(gradient.matrix(2, 20)), std::span(dots.data(), 3))
       .or_throw();
   lookup(stream, table.view(), batch.view(true), combiner::concat, rows.matrix(3, 20)).or_throw();
   gather(stream, table.view(), batch.list(), gathered.matrix(3, 20)).or_throw();

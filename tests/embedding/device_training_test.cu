@@ -35,12 +35,12 @@ double off_by(Format format, const batch_on_both<>& bags, bool weighted, const H
   const index_t width = format.width();
   const std::vector<float> gradient = normals(random, static_cast<std::size_t>(bags.bags() * width));
   const auto of_output = to_device(gradient);
-  update(here, bags.host.view(weighted), matrix_view<const float>(gradient.data(), bags.bags(), width), how,
-         optimizer, table.on_host(), rounding)
+  update(here, table.on_host(), bags.host.view(weighted), how,
+         matrix_view<const float>(gradient.data(), bags.bags(), width), optimizer, rounding)
       .or_throw();
   cuda_stream stream;
-  update(stream, bags.view(weighted), of_output.matrix(bags.bags(), width), how, optimizer,
-         table.mutable_view(), rounding)
+  update(stream, table.mutable_view(), bags.view(weighted), how, of_output.matrix(bags.bags(), width),
+         optimizer, rounding)
       .or_throw();
   stream.synchronize().or_throw();
   auto stepped = back(table.on_device, table.bytes.size());
@@ -152,7 +152,7 @@ TEST_CASE("device training: a norm that is no norm and a gradient that is null a
   const auto gradient = to_device(std::vector<float>(3 * 8, 1.0F));
   cuda_stream stream;
   const auto refused = [&](const auto& how, const matrix_view<float, device_space>& of) {
-    return update(stream, bags.view(false), of, how, sgd{.learning_rate = 1.0F}, table.mutable_view())
+    return update(stream, table.mutable_view(), bags.view(false), how, of, sgd{.learning_rate = 1.0F})
         .message();
   };
   CHECK(refused(pooling{combiner::sum, max_norm{-1.0F}}, gradient.matrix(3, 8)) ==
@@ -185,8 +185,8 @@ TEST_CASE("device training: a row that many slots name, summed in chunks, with t
   for (int again = 0; again < 3; ++again) {
     const auto copy = to_device(table.bytes);
     cuda_stream stream;
-    update(stream, bags.view(true), gradient.matrix(900, 12), combiner::sqrtn, optimizer,
-           table_view<f32_rows, device_space>(copy.data(), 60, format))
+    update(stream, table_view<f32_rows, device_space>(copy.data(), 60, format), bags.view(true),
+           combiner::sqrtn, gradient.matrix(900, 12), optimizer)
         .or_throw();
     stream.synchronize().or_throw();
     const auto after = back(copy, table.bytes.size());
@@ -206,8 +206,8 @@ TEST_CASE("device training: a bad bag changes nothing, the others are done, and 
   const batch_on_both<> bags(made);
   const auto gradient = to_device(std::vector<float>(3 * 8, 1.0F));
   cuda_stream stream;
-  update(stream, bags.view(false), gradient.matrix(3, 8), combiner::sum, sgd{.learning_rate = 1.0F},
-         table.mutable_view())
+  update(stream, table.mutable_view(), bags.view(false), combiner::sum, gradient.matrix(3, 8),
+         sgd{.learning_rate = 1.0F})
       .or_throw();
   const status found = stream.synchronize();
   CHECK(found.code() == errc::id_out_of_range);
@@ -230,8 +230,8 @@ TEST_CASE(
   const auto gradient = to_device(normals(random, 2000 * 8));
   cuda_stream stream;
   const auto step = [&] {
-    return update(stream, bags.view(true), gradient.matrix(2000, 8), combiner::mean,
-                  sgd{.learning_rate = 0.5F}, table.mutable_view());
+    return update(stream, table.mutable_view(), bags.view(true), combiner::mean, gradient.matrix(2000, 8),
+                  sgd{.learning_rate = 0.5F});
   };
   cudaGraph_t graph = nullptr;
   cuda_runtime::begin_capture(stream.get()).or_throw();

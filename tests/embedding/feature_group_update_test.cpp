@@ -70,9 +70,9 @@ TEST_CASE(
   const auto part = [&](index_t first, index_t width) {
     return matrix_view<const float>(values.data() + first, bags, width, 17 + 32 + 5);
   };
-  REQUIRE(update(here, batches[0], part(0, 17), combiner::sum, optimizer, expected.users.view()).ok());
-  REQUIRE(update(here, batches[1], part(17, 32), combiner::sqrtn, optimizer, expected.items.view()).ok());
-  REQUIRE(update(here, batches[2], part(49, 5), combiner::mean, optimizer, expected.tags.view()).ok());
+  REQUIRE(update(here, expected.users.view(), batches[0], combiner::sum, part(0, 17), optimizer).ok());
+  REQUIRE(update(here, expected.items.view(), batches[1], combiner::sqrtn, part(17, 32), optimizer).ok());
+  REQUIRE(update(here, expected.tags.view(), batches[2], combiner::mean, part(49, 5), optimizer).ok());
 
   for (const int threads : {1, 2, 3, 8}) {
     CAPTURE(threads);
@@ -173,8 +173,8 @@ TEST_CASE(
   auto got = table_of<f32_rows>(rows, width, 7);
   const inline_executor here;
   const sgd optimizer{.learning_rate = 0.1F};
-  REQUIRE(update(here, both.view(), matrix_view<const float>(values.data(), 2 * bags, width), combiner::mean,
-                 optimizer, expected.view())
+  REQUIRE(update(here, expected.view(), both.view(), combiner::mean,
+                 matrix_view<const float>(values.data(), 2 * bags, width), optimizer)
               .ok());
   feature_group<sgd> group;
   group.add(got.view(), combiner::mean);
@@ -382,11 +382,12 @@ TEST_CASE(
   CHECK(skipped == 2);
   // Plain gradient descent adds up: the same in two updates, but for the rounding.
   inline_executor here;
-  REQUIRE(update(here, batches[0], matrix_view<const float>(values.data(), bags, 17, 34),
-                 pooling(combiner::sum, bounds::skip), optimizer, expected.view())
+  REQUIRE(update(here, expected.view(), batches[0], pooling(combiner::sum, bounds::skip),
+                 matrix_view<const float>(values.data(), bags, 17, 34), optimizer)
               .ok());
-  REQUIRE(update(here, batches[1], matrix_view<const float>(values.data() + 17, bags, 17, 34),
-                 pooling(combiner::sum, bounds::skip, empty_bag::default_row{3}), optimizer, expected.view())
+  REQUIRE(update(here, expected.view(), batches[1],
+                 pooling(combiner::sum, bounds::skip, empty_bag::default_row{3}),
+                 matrix_view<const float>(values.data() + 17, bags, 17, 34), optimizer)
               .ok());
   for (index_t r = 0; r < 500; ++r) {
     std::vector<float> a(17), b(17);

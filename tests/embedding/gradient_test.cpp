@@ -55,7 +55,7 @@ TEST_CASE("row_gradients: the sum over the slots of each row, ascending, for any
         thread_pool pool(threads);
         sparse_gradient out;
         //! [row_gradients]
-        const status s = row_gradients(pool, view, gradient, combiner::mean, 40, out);
+        const status s = row_gradients(pool, 40, view, combiner::mean, gradient, out);
         //! [row_gradients]
         REQUIRE_MESSAGE(s.ok(), s.message());
         REQUIRE(out.rows.size() == expected.size());
@@ -83,16 +83,16 @@ TEST_CASE("row_gradients: bad input is reported, and out is as before") {
   sparse_gradient out;
   out.rows = {77};
   const jagged_view bags(offsets.data(), 1, ids.data(), 2);
-  const status s = row_gradients(here, bags, matrix_view<const float>(g.data(), 1, 4), combiner::sum, 9, out);
+  const status s = row_gradients(here, 9, bags, combiner::sum, matrix_view<const float>(g.data(), 1, 4), out);
   CHECK(s.code() == errc::id_out_of_range);
   CHECK(s.place().position == 1);
   CHECK(
-      row_gradients(here, bags, matrix_view<const float>(nullptr, 1, 4), combiner::sum, 10, out).message() ==
+      row_gradients(here, 10, bags, combiner::sum, matrix_view<const float>(nullptr, 1, 4), out).message() ==
       "shape mismatch: row_gradients: gradient must not be null");
   CHECK(out.rows.size() == 1);
-  CHECK(row_gradients(here, bags, matrix_view<const float>(g.data(), 2, 2), combiner::sum, 10, out).code() ==
+  CHECK(row_gradients(here, 10, bags, combiner::sum, matrix_view<const float>(g.data(), 2, 2), out).code() ==
         errc::shape_mismatch);
-  CHECK(row_gradients(here, jagged_view<>(), matrix_view<const float>(nullptr, 0, 4), combiner::sum, 10, out)
+  CHECK(row_gradients(here, 10, jagged_view<>(), combiner::sum, matrix_view<const float>(nullptr, 0, 4), out)
             .ok());
   CHECK(out.rows.empty());
 }
@@ -106,9 +106,9 @@ TEST_CASE("row_gradients: rows without columns are named as others are") {
   none.values.assign(1000, -5.0F);
   const std::vector<float> g(300 * 2);
   REQUIRE(
-      row_gradients(pool, made.view(), matrix_view<const float>(g.data(), 300, 2), combiner::sum, 40, wide)
+      row_gradients(pool, 40, made.view(), combiner::sum, matrix_view<const float>(g.data(), 300, 2), wide)
           .ok());
-  REQUIRE(row_gradients(pool, made.view(), matrix_view<const float>(nullptr, 300, 0), combiner::sum, 40, none)
+  REQUIRE(row_gradients(pool, 40, made.view(), combiner::sum, matrix_view<const float>(nullptr, 300, 0), none)
               .ok());
   CHECK(none.rows == wide.rows);
   CHECK(none.values.empty());
@@ -124,22 +124,22 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
   const matrix_view<const float> gradient(g.data(), 2, 4);
   for (const float cap : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
     CHECK(
-        weight_gradients(here, table, bags, gradient, pooling{combiner::sum, max_norm{cap}}, out).message() ==
+        weight_gradients(here, table, bags, pooling{combiner::sum, max_norm{cap}}, gradient, out).message() ==
         "invalid value: weight_gradients: pooling: max_norm must be above 0");
   }
-  CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), gradient,
-                         combiner::sum, out)
+  CHECK(weight_gradients(here, table, jagged_view<>(offsets.data(), 2, bad.data(), 3), combiner::sum,
+                         gradient, out)
             .place()
             .position == 1);
   const jagged_view<> weighted(offsets.data(), 2, ids.data(), 3, weights.data());
-  CHECK(weight_gradients(here, table, weighted, gradient, combiner::sum, out).code() == errc::weight_is_nan);
-  CHECK(weight_gradients(here, table, bags, matrix_view<const float>(nullptr, 2, 4), combiner::sum, out)
+  CHECK(weight_gradients(here, table, weighted, combiner::sum, gradient, out).code() == errc::weight_is_nan);
+  CHECK(weight_gradients(here, table, bags, combiner::sum, matrix_view<const float>(nullptr, 2, 4), out)
             .message() == "shape mismatch: weight_gradients: gradient must not be null");
-  CHECK(weight_gradients(here, table, bags, gradient, combiner::sum, std::span<float>(out).first(2)).code() ==
+  CHECK(weight_gradients(here, table, bags, combiner::sum, gradient, std::span<float>(out).first(2)).code() ==
         errc::shape_mismatch);
   CHECK(out == std::vector<float>(3, 7.0F));
-  CHECK(weight_gradients(here, table, weighted, gradient,
-                         pooling{combiner::mean(combiner::by_weight), padding::id{1}}, out)
+  CHECK(weight_gradients(here, table, weighted, pooling{combiner::mean(combiner::by_weight), padding::id{1}},
+                         gradient, out)
             .ok());
   CHECK(out == std::vector<float>(3, 0.0F));  // one id in each bag is left
 }
@@ -238,7 +238,7 @@ TEST_CASE_TEMPLATE(
           inline_executor here;
           guarded<float> out(static_cast<std::size_t>(view.end_position() - view.first_position()), side);
           for (std::size_t k = 0; k < out.size(); ++k) out[k] = std::nanf("");
-          const status s = weight_gradients(on(here, which), table.at(side), view, gradient, how,
+          const status s = weight_gradients(on(here, which), table.at(side), view, how, gradient,
                                             std::span<float>(out.data(), out.size()));
           REQUIRE_MESSAGE(s.ok(), s.message());
           CHECK(worst_weight_gradient(table.values, view, gradient, as, positive, padding, cap, out) <= 1);
@@ -291,7 +291,7 @@ TEST_CASE("weight_gradients: central differences of lookup, for every combiner, 
   const auto check = [&](const auto& how) {
     std::vector<float> out(made.ids.size(), 99.0F);
     //! [weight_gradients]
-    const status s = weight_gradients(here, table.view, made.view(true), gradient, how, out);
+    const status s = weight_gradients(here, table.view, made.view(true), how, gradient, out);
     //! [weight_gradients]
     REQUIRE_MESSAGE(s.ok(), s.message());
     const auto loss = [&] {
@@ -317,10 +317,10 @@ TEST_CASE("weight_gradients: central differences of lookup, for every combiner, 
     }
     CHECK(nonzero);
     std::vector<float> again(out.size());
-    REQUIRE(weight_gradients(pool, table.view, made.view(true), gradient, how, again).ok());
+    REQUIRE(weight_gradients(pool, table.view, made.view(true), how, gradient, again).ok());
     CHECK(again == out);
     for (const isa which : runnable_isas()) {
-      REQUIRE(weight_gradients(on(here, which), table.view, made.view(true), gradient, how, again).ok());
+      REQUIRE(weight_gradients(on(here, which), table.view, made.view(true), how, gradient, again).ok());
       for (std::size_t k = 0; k < out.size(); ++k) CHECK(std::fabs(again[k] - out[k]) <= 1e-4F);
     }
   };

@@ -348,16 +348,16 @@ const verb every_verb[] = {
     {"update", true,
      [](memory_of_outputs) {
        return into_table<f32_rows>([](const here_context& ctx, auto& tables, index_t&) {
-         return update(ctx, given().batch(), given().of_out(), combiner::mean, rowwise_adagrad{},
-                       tables[0].view());
+         return update(ctx, tables[0].view(), given().batch(), combiner::mean, given().of_out(),
+                       rowwise_adagrad{});
        });
      }},
     {"update: skip, counted; a default row; max_norm", true,
      [](memory_of_outputs) {
        return into_table<f32_rows>([](const here_context& ctx, auto& tables, index_t& skipped) {
-         return update(ctx, given().with_invalid(), given().of_out(),
+         return update(ctx, tables[0].view(), given().with_invalid(),
                        pooling{combiner::sum, bounds::skip(skipped), empty_bag::default_row{4}, max_norm{1}},
-                       rowwise_adagrad{}, tables[0].view());
+                       given().of_out(), rowwise_adagrad{});
        });
      }},
     {"feature_group: update: large and small tables", true,
@@ -406,15 +406,15 @@ const verb every_verb[] = {
      [](memory_of_outputs memory) {
        return into_owner<sparse_gradient>(
            memory, [](const here_context& ctx, auto& out, auto&, index_t& skipped) {
-             return row_gradients(ctx, given().with_invalid(), given().of_out(),
-                                  pooling{combiner::mean, bounds::skip(skipped)}, rows, out);
+             return row_gradients(ctx, rows, given().with_invalid(),
+                                  pooling{combiner::mean, bounds::skip(skipped)}, given().of_out(), out);
            });
      }},
     {"weight_gradients", false,
      [](memory_of_outputs) {
        return into_matrix(1, given().n(), [](const here_context& ctx, matrix_view<float> out, index_t&) {
          return weight_gradients(
-             ctx, as_table(given().table()), given().batch(), given().of_out(), combiner::mean,
+             ctx, as_table(given().table()), given().batch(), combiner::mean, given().of_out(),
              std::span<float>(out.data_handle(), static_cast<std::size_t>(out.extent(1))));
        });
      }},
@@ -866,8 +866,8 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
       "row_gradients",
       {input("offsets", offsets), input("ids", good), input("weights", weights), input("gradient", gradient)},
       [&](places at, auto& out) {
-        return row_gradients(here, jagged_view<>(id(at[0]), 3, id(at[1]), 4, real(at[2])),
-                             matrix_view<const float>(real(at[3]), 3, 2), combiner::sum, 9, out);
+        return row_gradients(here, 9, jagged_view<>(id(at[0]), 3, id(at[1]), 4, real(at[2])), combiner::sum,
+                             matrix_view<const float>(real(at[3]), 3, 2), out);
       });
 }
 

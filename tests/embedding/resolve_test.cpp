@@ -39,6 +39,7 @@
 #include "support/batches.hpp"
 #include "support/hashed_source.hpp"
 #include "support/seed.hpp"
+#include "support/test_resources.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
@@ -160,7 +161,7 @@ TEST_CASE("resolve: a lookup and an update of resolved rows have the bits of the
       bags, [&](auto to) { return lookup(pool, reference.direct.view(), two.by_id(), combiner::mean, to); });
   CHECK(same_bits(out, expected));
   REQUIRE(
-      update(pool, reference.by_id(), reference.slope(), combiner::mean, adagrad{}, reference.direct.view())
+      update(pool, reference.direct.view(), reference.by_id(), combiner::mean, reference.slope(), adagrad{})
           .ok());
   CHECK(std::memcmp(two.direct.view().data(), reference.direct.view().data(),
                     static_cast<std::size_t>(rows * two.format.stride_bytes())) == 0);
@@ -303,8 +304,8 @@ TEST_CASE("hashed rows: a bag of more than 4096 keys, and a row used more than 4
       filled(2, [&](auto to) { return lookup(pool, two.direct.view(), by_id, combiner::mean, to); }),
       filled(2, [&](auto to) { return lookup(pool, two.source(), by_key, combiner::mean, to); })));
   const matrix_view<const float> slope(two.gradient.data(), 2, width);
-  REQUIRE(update(pool, by_id, slope, combiner::mean, sgd{}, two.direct.view()).ok());
-  REQUIRE(update(pool, by_key, slope, combiner::mean, sgd{}, two.source()).ok());
+  REQUIRE(update(pool, two.direct.view(), by_id, combiner::mean, slope, sgd{}).ok());
+  REQUIRE(update(pool, two.source(), by_key, combiner::mean, slope, sgd{}).ok());
   CHECK(two.differing_rows() == 0);
 }
 
@@ -318,11 +319,11 @@ TEST_CASE("hashed rows: updates by every optimizer have the bits of a direct tab
     auto resolved = resolve(pool, two.source(), two.by_key(true), how);
     REQUIRE(resolved.ok());
     for (int step = 0; step < 3; ++step) {
-      REQUIRE(update(pool, two.by_id(true), two.slope(), how, optimizer, two.direct.view()).ok());
+      REQUIRE(update(pool, two.direct.view(), two.by_id(true), how, two.slope(), optimizer).ok());
       if (step == 1) {
         REQUIRE(update(pool, resolved.value(), two.slope(), optimizer).ok());
       } else {
-        REQUIRE(update(pool, two.by_key(true), two.slope(), how, optimizer, two.source()).ok());
+        REQUIRE(update(pool, two.source(), two.by_key(true), how, two.slope(), optimizer).ok());
       }
       next_step(optimizer);
     }
@@ -351,7 +352,7 @@ TEST_CASE("hashed rows: gradients of rows by ascending key, and of weights") {
   twins<> two;
   inline_executor here;
   sparse_gradient of_ids, of_keys;
-  REQUIRE(row_gradients(here, two.by_id(), two.slope(), combiner::mean, rows, of_ids).ok());
+  REQUIRE(row_gradients(here, rows, two.by_id(), combiner::mean, two.slope(), of_ids).ok());
   const auto resolved = resolve(here, two.source(), two.by_key(), combiner::mean);
   REQUIRE(resolved.ok());
   REQUIRE(row_gradients(here, resolved.value(), two.slope(), of_keys).ok());
@@ -368,8 +369,8 @@ TEST_CASE("hashed rows: gradients of rows by ascending key, and of weights") {
   }
   std::vector<float> by_id(two.made.ids.size()), by_key(by_id.size()), again(by_id.size());
   REQUIRE(
-      weight_gradients(here, two.direct.view(), two.by_id(true), two.slope(), combiner::mean, by_id).ok());
-  REQUIRE(weight_gradients(here, two.source(), two.by_key(true), two.slope(), combiner::mean, by_key).ok());
+      weight_gradients(here, two.direct.view(), two.by_id(true), combiner::mean, two.slope(), by_id).ok());
+  REQUIRE(weight_gradients(here, two.source(), two.by_key(true), combiner::mean, two.slope(), by_key).ok());
   CHECK(same_bits(by_id, by_key));
   const auto weighted = resolve(here, two.source(), two.by_key(true), combiner::mean);
   REQUIRE(weight_gradients(here, weighted.value(), two.slope(), again).ok());
@@ -387,7 +388,7 @@ TEST_CASE(
   CHECK(absent.code() == errc::id_out_of_range);
   CHECK(absent.place().position == 4);
   CHECK(absent.place().value == 12345);
-  CHECK(update(here, two.by_key(), two.slope(), combiner::sum, sgd{}, two.source()).code() ==
+  CHECK(update(here, two.source(), two.by_key(), combiner::sum, two.slope(), sgd{}).code() ==
         errc::id_out_of_range);
   CHECK(std::all_of(out.begin(), out.end(), [](float x) { return x == -1.0F; }));
 
@@ -413,7 +414,7 @@ TEST_CASE(
   });
   CHECK(same_bits(one, default_values));
   const auto before = two.hashed.size();
-  REQUIRE(update(here, two.by_key(), two.slope(), combiner::sum, sgd{}, with_default).ok());
+  REQUIRE(update(here, with_default, two.by_key(), combiner::sum, two.slope(), sgd{}).ok());
   CHECK(default_values == std::vector<float>(width, 0.125F));
   CHECK(two.hashed.size() == before);
 
@@ -613,101 +614,65 @@ TEST_CASE("row_gradients: row numbers and positions that don't fit one 64-bit ke
   inline_executor here;
   sparse_gradient found;
   const std::vector<float> slope(4, 0.5F);
-  REQUIRE(row_gradients(here, fixed_hotness_view<>(ids, 4, 1), matrix_view<const float>(slope.data(), 4, 1),
-                        combiner::sum, many, found)
+  REQUIRE(row_gradients(here, many, fixed_hotness_view<>(ids, 4, 1), combiner::sum,
+                        matrix_view<const float>(slope.data(), 4, 1), found)
               .ok());
   CHECK(found.rows == std::pmr::vector<index_t>{5, many / 2, many - 1});
   CHECK(found.values == std::pmr::vector<float>{1.0F, 0.5F, 0.5F});
 }
 
-namespace {
-
-/// Runs an operation with exactly the scratch that it names, where the context gives no memory.
-template <class Op>
-status run_in_scratch(const Op& op, int threads) {
-  thread_pool pool(threads);
-  context ctx{pool};
-  ctx.memory = std::pmr::null_memory_resource();
-  static_assert(Operation<Op, decltype(ctx)>);
-  if (const status s = op.check(); !s) return s;
-  const auto bytes = static_cast<std::size_t>(op.scratch_bytes(ctx));
-  std::pmr::memory_resource* const heap = std::pmr::new_delete_resource();
-  auto* const scratch = static_cast<std::byte*>(heap->allocate(bytes + 1, 64));
-  const status s = op.run(ctx, {scratch, bytes});
-  heap->deallocate(scratch, bytes + 1, 64);
-  return s;
-}
-
-template <class Op>
-std::vector<effect> effects_of(const Op& op) {
-  std::vector<effect> all;
-  op.for_each_effect([&](const effect& e) { all.push_back(e); });
-  return all;
-}
-
-bool has_effect(const std::vector<effect>& all, const void* data, access_mode mode) {
-  return std::any_of(all.begin(), all.end(),
-                     [&](const effect& e) { return e.data == data && e.mode == mode && !e.on_device; });
-}
-
-}  // namespace
-
-TEST_CASE("operations: they run in the scratch that they name, and name what they access") {
+TEST_CASE("lookup and update take their scratch in one block") {
   for (const int threads : {1, 3}) {
     CAPTURE(threads);
     twins<> two({.state_floats = width});
     std::vector<float> out(bags * width), expected(out.size());
     const matrix_view<float> to(out.data(), bags, width);
     inline_executor here;
-
-    const lookup_op of_ids(two.direct.view(), two.by_id(), combiner::mean, to);
-    CHECK(std::string(of_ids.name()) == "lookup");
-    CHECK(of_ids.scratch_bytes(context{here}) == 0);
-    REQUIRE(run_in_scratch(of_ids, threads).ok());
+    thread_pool pool(threads);
+    allowance unlimited;
+    failing_resource memory(unlimited);
+    context ctx{pool};
+    ctx.memory = &memory;
+    // What f allocates; everything is released when it ends.
+    const auto blocks = [&](const auto& f) {
+      const long before = memory.granted;
+      const status s = f();
+      REQUIRE_MESSAGE(s.ok(), s.message());
+      CHECK(memory.held == 0);
+      return memory.granted - before;
+    };
+    CHECK(blocks([&] { return lookup(ctx, two.direct.view(), two.by_id(), combiner::mean, to); }) == 0);
     REQUIRE(lookup(here, two.direct.view(), two.by_id(), combiner::mean,
                    matrix_view<float>(expected.data(), bags, width))
                 .ok());
     CHECK(same_bits(expected, out));
-    CHECK(has_effect(effects_of(of_ids), two.direct.view().data(), access_mode::reads));
-    CHECK(has_effect(effects_of(of_ids), two.made.ids.data(), access_mode::reads));
-    CHECK(has_effect(effects_of(of_ids), out.data(), access_mode::writes));
-    const lookup_op added(two.direct.view(), two.by_id(), pooling{combiner::sum, output::accumulate}, to);
-    CHECK(has_effect(effects_of(added), out.data(), access_mode::updates));
-    CHECK(lookup_op(two.direct.view(), two.by_id(), combiner::mean,
-                    matrix_view<float>(out.data(), bags, width - 1))
-              .check()
-              .code() == errc::shape_mismatch);
-
-    const lookup_op of_keys(two.source(), two.by_key(), combiner::mean, to);
-    CHECK(of_keys.scratch_bytes(context{here}) >= static_cast<index_t>(8 * two.keys.size()));
     std::fill(out.begin(), out.end(), -1.0F);
-    REQUIRE(run_in_scratch(of_keys, threads).ok());
+    CHECK(blocks([&] { return lookup(ctx, two.source(), two.by_key(), combiner::mean, to); }) == 1);
     CHECK(same_bits(expected, out));
 
     const pooling filled_by_key{combiner::mean, empty_bag::default_row{signed_key(2)}};
-    const update_op step(two.by_key(), two.slope(), filled_by_key, adagrad{}, two.source());
-    CHECK(std::string(step.name()) == "update");
-    REQUIRE(run_in_scratch(step, threads).ok());
+    CHECK(blocks([&] {
+            return update(ctx, two.source(), two.by_key(), filled_by_key, two.slope(), adagrad{});
+          }) == 1);
     const pooling filled_by_id{combiner::mean, empty_bag::default_row{2}};
-    const update_op direct(two.by_id(), two.slope(), filled_by_id, adagrad{}, two.direct.view());
-    REQUIRE(run_in_scratch(direct, threads).ok());
+    CHECK(blocks([&] {
+            return update(ctx, two.direct.view(), two.by_id(), filled_by_id, two.slope(), adagrad{});
+          }) == 1);
     CHECK(two.differing_rows() == 0);
-    CHECK(has_effect(effects_of(direct), two.direct.view().data(), access_mode::updates));
-    CHECK(has_effect(effects_of(direct), two.gradient.data(), access_mode::reads));
 
     // A long bag, and many small ones.
     std::vector<std::int64_t> many(9'000);
     for (std::size_t k = 0; k < many.size(); ++k) many[k] = static_cast<std::int64_t>(k) % rows;
     const std::int64_t borders[] = {0, 5'000, 5'001, 9'000};
     const jagged_view<> long_bags(borders, 3, many.data(), 9'000);
-    CHECK(run_in_scratch(lookup_op(two.direct.view(), long_bags, combiner::sum,
-                                   matrix_view<float>(out.data(), 3, width)),
-                         threads)
-              .ok());
-    CHECK(run_in_scratch(update_op(long_bags, matrix_view<const float>(two.gradient.data(), 3, width),
-                                   combiner::sum, adagrad{}, two.direct.view()),
-                         threads)
-              .ok());
+    CHECK(blocks([&] {
+            return lookup(ctx, two.direct.view(), long_bags, combiner::sum,
+                          matrix_view<float>(out.data(), 3, width));
+          }) == 1);
+    CHECK(blocks([&] {
+            return update(ctx, two.direct.view(), long_bags, combiner::sum,
+                          matrix_view<const float>(two.gradient.data(), 3, width), adagrad{});
+          }) == 1);
 
     twins<> other({.state_floats = width});
     feature_group<adagrad, jagged_view<std::uint64_t>> group;
@@ -719,12 +684,10 @@ TEST_CASE("operations: they run in the scratch that they name, and name what the
     std::vector<matrix_view<float>> outs;
     for (std::size_t t = 0; t < 3; ++t) outs.emplace_back(side_by_side.data() + t * out.size(), bags, width);
     const std::vector<matrix_view<const float>> slopes(3, two.slope());
-    CHECK(run_in_scratch(group_lookup_op(group, std::span(batches), std::span(outs)), threads).ok());
-    CHECK(run_in_scratch(
-              group_update_op(group, std::span(batches), std::span(slopes), adagrad{}, rounding::nearest),
-              threads)
-              .ok());
-    const group_lookup_op too_few(group, std::span(batches).first(2), std::span(outs));
-    CHECK(run_in_scratch(too_few, threads).code() == errc::shape_mismatch);
+    CHECK(blocks([&] { return lookup(ctx, group, batches, std::span<const matrix_view<float>>(outs)); }) ==
+          1);
+    CHECK(blocks([&] {
+            return update(ctx, group, batches, std::span<const matrix_view<const float>>(slopes), adagrad{});
+          }) == 1);
   }
 }

@@ -183,7 +183,7 @@ void check_gradients(const Format& format) {
     const auto ctx = on(here, which);
     if constexpr (Storage<typename Format::element>) {
       std::vector<float> dots(bag_count * hotness, std::nanf(""));
-      REQUIRE(weight_gradients(ctx, original.view(), bags, gradient, how, dots).ok());
+      REQUIRE(weight_gradients(ctx, original.view(), bags, how, gradient, dots).ok());
       for (index_t k = 0; k < bag_count * hotness; ++k) {
         double dot = 0;
         for (index_t j = 0; j < width; ++j) {
@@ -198,8 +198,8 @@ void check_gradients(const Format& format) {
     if constexpr (detail::has_trainable_rows<Format>) {
       dense_table<Format> table(table_rows, format, std::pmr::new_delete_resource());
       std::memcpy(table.view().data(), original.view().data(), original.bytes());
-      REQUIRE(update(ctx, bags, gradient, how, rowwise_adagrad{.learning_rate = rate, .epsilon = 1e-6F},
-                     table.view())
+      REQUIRE(update(ctx, table.view(), bags, how, gradient,
+                     rowwise_adagrad{.learning_rate = rate, .epsilon = 1e-6F})
                   .ok());
       const exact_table stepped = decoded(std::as_const(table).view());
       for (std::size_t r = 0; r < table_rows; ++r) {

@@ -54,8 +54,8 @@ void compare(Optimizer optimizer, index_t width) {
     std::vector<float> gradient(static_cast<std::size_t>(bags * width));
     for (float& g : gradient) g = normal(random);
     const matrix_view<const float> g(gradient.data(), bags, width);
-    REQUIRE(update(pool, made.view(), g, combiner::mean, optimizer, beside.view()).ok());
-    REQUIRE(update(pool, made.view(), g, combiner::mean, optimizer, apart).ok());
+    REQUIRE(update(pool, beside.view(), made.view(), combiner::mean, g, optimizer).ok());
+    REQUIRE(update(pool, apart, made.view(), combiner::mean, g, optimizer).ok());
     next_step(optimizer);
   }
   bool changed = false;
@@ -93,7 +93,7 @@ TEST_CASE("separate_state: state of another size is refused and nothing is writt
   const matrix_view<const float> g(gradient.data(), 1, 4);
   const std::vector<std::byte> before(weights.view().row(0), weights.view().row(0) + rows * 16);
   const auto refused = [&](matrix_view<float> given) {
-    return update(here, batch, g, combiner::sum, adam{}, with_state(weights.view(), given)).code() ==
+    return update(here, with_state(weights.view(), given), batch, combiner::sum, g, adam{}).code() ==
            errc::shape_mismatch;
   };
   CHECK(refused({state.data(), rows - 1, 8}));
@@ -112,9 +112,9 @@ TEST_CASE("separate_state: the example of its documentation") {
   const std::vector<float> gradient(8, 1.0F);
   //! [with_state]
   const auto table = as_table(matrix_view(weights.data(), 100, 8));
-  const status s =
-      update(here, fixed_hotness_view<>(ids.data(), 1, 2), matrix_view(gradient.data(), 1, 8), combiner::sum,
-             adam{.learning_rate = 0.1F}, with_state(table, matrix_view(moments.data(), 100, 16)));
+  const status s = update(here, with_state(table, matrix_view(moments.data(), 100, 16)),
+                          fixed_hotness_view<>(ids.data(), 1, 2), combiner::sum,
+                          matrix_view(gradient.data(), 1, 8), adam{.learning_rate = 0.1F});
   //! [with_state]
   REQUIRE_MESSAGE(s.ok(), s.message());
   CHECK(weights[7 * 8] == doctest::Approx(0.4F));
@@ -146,8 +146,8 @@ void saved_with_its_slots(const std::string& path, const Format& format) {
     const auto made = make_batch(ids, shape_of_batch::skewed, 10, rows, 3);
     std::vector<float> gradient(static_cast<std::size_t>(10 * width));
     for (float& g : gradient) g = std::normal_distribution<float>()(ids);
-    REQUIRE(update(here, made.view(), matrix_view<const float>(gradient.data(), 10, width), combiner::sum,
-                   optimizer, t.view())
+    REQUIRE(update(here, t.view(), made.view(), combiner::sum,
+                   matrix_view<const float>(gradient.data(), 10, width), optimizer)
                 .ok());
   };
   for (int i = 0; i < 3; ++i) step(table, random());

@@ -244,7 +244,7 @@ TEST_CASE("row source: where find fails, every verb returns its status, and inse
   CHECK(from_lookup.code() == errc::io_error);
   CHECK(from_lookup.place().value == 9);
   CHECK(std::all_of(out.begin(), out.end(), [](float x) { return x == -1; }));
-  CHECK(update(pool, pairs_of(keys), gradient, combiner::sum, sgd{}, source).code() == errc::io_error);
+  CHECK(update(pool, source, pairs_of(keys), combiner::sum, gradient, sgd{}).code() == errc::io_error);
   CHECK(resolve(pool, source, pairs_of(keys), combiner::sum).code() == errc::io_error);
   CHECK(resolve(pool, source, pairs_of(keys), pooling{combiner::sum, bounds::skip}).code() == errc::io_error);
   const std::vector<key> with_new = {20, 9};
@@ -312,8 +312,8 @@ TEST_CASE("row source: update tells nothing of rows without a gradient") {
   REQUIRE(resolve(here, source, pairs_of(keys), combiner::sum, keys::find_or_insert).ok());
   const std::vector<key> with_absent = {7, 50};
   const std::vector<float> slope(at(width), 1.0F);
-  REQUIRE(update(here, pairs_of(with_absent), matrix_view<const float>(slope.data(), 1, width),
-                 pooling{combiner::sum, bounds::skip}, sgd{}, source)
+  REQUIRE(update(here, source, pairs_of(with_absent), pooling{combiner::sum, bounds::skip},
+                 matrix_view<const float>(slope.data(), 1, width), sgd{})
               .ok());
   CHECK(table.occurrences == std::map<std::size_t, index_t>{{table.rows.at(7), 1}});
   feature_group<sgd, fixed_hotness_view<key>> group;

@@ -193,8 +193,8 @@ void check_training(const Optimizer& optimizer, index_t width) {
       std::vector<float> gradient(static_cast<std::size_t>(made.view().bags() * width));
       for (float& g : gradient) g = normal(random);
       const matrix_view<const float> from(gradient.data(), made.view().bags(), width);
-      REQUIRE(update(on(here, which), made.view(true), from, combiner::mean, optimizer, plain.view()).ok());
-      REQUIRE(update(on(here, which), made.view(true), from, combiner::mean, optimizer, split.view()).ok());
+      REQUIRE(update(on(here, which), plain.view(), made.view(true), combiner::mean, from, optimizer).ok());
+      REQUIRE(update(on(here, which), split.view(), made.view(true), combiner::mean, from, optimizer).ok());
     }
     std::vector<float> other(values.size());
     for (index_t r = 0; r < rows; ++r) {

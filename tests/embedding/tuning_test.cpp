@@ -68,7 +68,7 @@ std::vector<float> results(const Context& ctx, const input& in, index_t width) {
   CHECK(row_select(ctx, in.cond, matrix_view<const float>(part(0, width)),
                    matrix_view<const float>(part(1, width)), part(2, width))
             .ok());
-  CHECK(update(ctx, pooled, gradient, combiner::sum, rowwise_adagrad{0.1F}, first.view()).ok());
+  CHECK(update(ctx, first.view(), pooled, combiner::sum, gradient, rowwise_adagrad{0.1F}).ok());
   feature_group<rowwise_adagrad> group;
   group.add(first.view(), combiner::sum);
   group.add(second.view(), combiner::sum);

@@ -82,7 +82,7 @@ double worst_error(const O& optimizer, index_t width, bool forget_to_advance = f
     O by_update = optimizer, by_row = optimizer;
     for (std::uint64_t k = 0; k < 3; ++k) {
       const sampled batch(width, k);
-      update(ctx, batch.made.view(), batch.view(), combiner::sum, by_update, table.view()).or_throw();
+      update(ctx, table.view(), batch.made.view(), combiner::sum, batch.view(), by_update).or_throw();
       for (index_t r = 0; r < rows; ++r) {
         const std::vector<float> g = batch.of_row(r);
         if (g.empty()) continue;
@@ -152,8 +152,8 @@ TEST_CASE("update: moments are lazy, a row that no bag uses keeps state and weig
   const std::vector<float> gradient{1, 2, 3};
   adam optimizer;
   const auto step = [&](const std::vector<std::int64_t>& ids) {
-    update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 1),
-           matrix_view(gradient.data(), 1, 3), combiner::sum, optimizer, table.view())
+    update(inline_executor{}, table.view(), jagged_view(offsets.data(), 1, ids.data(), 1), combiner::sum,
+           matrix_view(gradient.data(), 1, 3), optimizer)
         .or_throw();
     next_step(optimizer);
   };
@@ -186,7 +186,7 @@ TEST_CASE_TEMPLATE("update: rows rounded at random have the same bits on every I
     dense_table<plain_rows<T>> table(rows, width);
     table.initialize(pool, row_init::uniform{.seed = 5, .bound = 1.0F});
     for (int k = 0; k < 4; ++k, ++rounding.step) {
-      update(ctx, batch.made.view(), batch.view(), combiner::sum, sgd{.learning_rate = 0x1p-5F}, table.view(),
+      update(ctx, table.view(), batch.made.view(), combiner::sum, batch.view(), sgd{.learning_rate = 0x1p-5F},
              rounding)
           .or_throw();
     }
@@ -228,9 +228,8 @@ TEST_CASE("update: small steps on bf16 rows add up at random, and are lost to ne
       static_cast<bf16*>(static_cast<void*>(table.view().row(1)))[j] = bf16(1.0F);
     }
     for (index_t k = 0; k < steps; ++k) {
-      update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 1),
-             matrix_view(gradient.data(), 1, width), combiner::sum, sgd{.learning_rate = 0x1p-11F},
-             table.view(), rounding_of(k))
+      update(inline_executor{}, table.view(), jagged_view(offsets.data(), 1, ids.data(), 1), combiner::sum,
+             matrix_view(gradient.data(), 1, width), sgd{.learning_rate = 0x1p-11F}, rounding_of(k))
           .or_throw();
     }
     auto values = decoded(table);
@@ -258,7 +257,7 @@ TEST_CASE("update: rows of f32 are not rounded, whatever the policy") {
   const auto trained = [&](auto rounding) {
     dense_table<f32_rows> table(rows, f32_rows(19, room_for<adagrad>(19)));
     table.initialize(inline_executor{}, row_init::uniform{.seed = 5, .bound = 1.0F});
-    update(inline_executor{}, batch.made.view(), batch.view(), combiner::sum, adagrad{}, table.view(),
+    update(inline_executor{}, table.view(), batch.made.view(), combiner::sum, batch.view(), adagrad{},
            rounding)
         .or_throw();
     return decoded(table);

@@ -76,9 +76,10 @@ double worst_error() {
             static_cast<double>(gradient[b * static_cast<std::size_t>(width) + j]);
       }
     }
-    const status s = update(pool, fixed_hotness_view<>(ids.data(), bags, slots_of_bag, weights.data()),
-                            matrix_view<const float>(gradient.data(), bags, width),
-                            combiner::mean(combiner::by_weight), optimizer, table.view());
+    const status s =
+        update(pool, table.view(), fixed_hotness_view<>(ids.data(), bags, slots_of_bag, weights.data()),
+               combiner::mean(combiner::by_weight), matrix_view<const float>(gradient.data(), bags, width),
+               optimizer);
     REQUIRE_MESSAGE(s.ok(), s.message());
     next_step(optimizer);
     for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {

@@ -70,8 +70,9 @@ std::vector<std::byte> updated(const Context& ctx, const jagged_view<>& bags,
                                const std::vector<float>& values, index_t rows, index_t width,
                                const Pooling& pooling, const Rounding& rounding = {}) {
   dense_table<Format> table = table_of<Format>(rows, width);
-  const status s = update(ctx, bags, matrix_view<const float>(values.data(), bags.bags(), width), pooling,
-                          rowwise_adagrad{.learning_rate = 0.1F}, table.view(), rounding);
+  const status s =
+      update(ctx, table.view(), bags, pooling, matrix_view<const float>(values.data(), bags.bags(), width),
+             rowwise_adagrad{.learning_rate = 0.1F}, rounding);
   REQUIRE_MESSAGE(s.ok(), s.message());
   return bytes_of(table);
 }

@@ -130,7 +130,7 @@ void check_update(const Optimizer& optimizer, Combiner how, index_t width, bool 
         std::vector<std::vector<double>> before;
         for (index_t r = 0; r < rows; ++r) before.push_back(decoded(table, r));
         const status s =
-            update(ctx, bags, matrix_view<const float>(of_out.data(), 40, width), how, optimizer, table);
+            update(ctx, table, bags, how, matrix_view<const float>(of_out.data(), 40, width), optimizer);
         REQUIRE_MESSAGE(s.ok(), s.message());
         for (index_t r = 0; r < rows; ++r) {
           const std::vector<double> after = decoded(table, r);
@@ -163,8 +163,8 @@ TEST_CASE("update: the documentation's example") {
   dense_table<f32_rows> table(4, f32_rows(2, {.state_floats = rowwise_adagrad::row_state}));
   const std::vector<std::int64_t> offsets{0, 2}, ids{1, 1};  // row 1 twice in one bag
   const std::vector<float> gradient{3, 4};                   // d loss / d out, (B=1, D=2)
-  update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 2), matrix_view(gradient.data(), 1, 2),
-         combiner::sum, rowwise_adagrad{.learning_rate = 0.1F}, table.view())
+  update(inline_executor{}, table.view(), jagged_view(offsets.data(), 1, ids.data(), 2), combiner::sum,
+         matrix_view(gradient.data(), 1, 2), rowwise_adagrad{.learning_rate = 0.1F})
       .or_throw();
   /// [update]
   const double root = std::sqrt((36.0 + 64.0) / 2);
@@ -210,8 +210,8 @@ TEST_CASE("update: the gradient is that of lookup, by central differences") {
     };
     dense_table<f32_rows> updated(rows, width);
     updated.initialize(inline_executor{}, row_init::zeros{});
-    update(inline_executor{}, made.view(weighted), matrix_view(direction.data(), bags, width), how,
-           sgd{.learning_rate = -1.0F}, updated.view())
+    update(inline_executor{}, updated.view(), made.view(weighted), how,
+           matrix_view(direction.data(), bags, width), sgd{.learning_rate = -1.0F})
         .or_throw();  // rows now hold the gradient
     for (index_t r = 0; r < rows; ++r) {
       for (index_t j = 0; j < width; ++j) {
@@ -247,8 +247,8 @@ TEST_CASE("update: the same bits on 1 to 8 threads, with one id holding half of 
     dense_table<f32_rows> table(5000, f32_rows(20, room_for<rowwise_adagrad>(20)));
     table.initialize(pool, row_init::uniform{.seed = 5});
     for (int step = 0; step < 3; ++step) {
-      update(pool, made.view(true), matrix_view(gradient.data(), 3000, 20), combiner::mean, rowwise_adagrad{},
-             table.view())
+      update(pool, table.view(), made.view(true), combiner::mean, matrix_view(gradient.data(), 3000, 20),
+             rowwise_adagrad{})
           .or_throw();
     }
     const std::vector<std::byte> bytes(table.view().data(), table.view().data() + table.bytes());
@@ -265,10 +265,10 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   const auto unchanged = [&] { return std::memcmp(before.data(), table.view().data(), before.size()) == 0; };
   const auto answer = [&](std::vector<std::int64_t> offsets, std::vector<std::int64_t> ids, auto how,
                           index_t width, auto optimizer) {
-    return update(inline_executor{},
+    return update(inline_executor{}, table.view(),
                   jagged_view(offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
                               static_cast<index_t>(ids.size())),
-                  matrix_view(gradient.data(), 3, width), how, optimizer, table.view());
+                  how, matrix_view(gradient.data(), 3, width), optimizer);
   };
   const status bad_id = answer({0, 1, 2, 3}, {1, 10, -1}, combiner::sum, 4, sgd{});
   CHECK(bad_id.code() == errc::id_out_of_range);
@@ -286,18 +286,17 @@ TEST_CASE("update: bad input is reported and the table stays as it was") {
   const std::vector<std::int64_t> three{0, 1, 2, 3};
   const std::vector<float> nans(3, std::numeric_limits<float>::quiet_NaN());
   const jagged_view<> with_nans(three.data(), 3, three.data(), 3, nans.data());
-  CHECK(update(inline_executor{}, with_nans, matrix_view(gradient.data(), 3, 4),
-               pooling{combiner::sum, padding::id{0}}, sgd{}, table.view())
+  CHECK(update(inline_executor{}, table.view(), with_nans, pooling{combiner::sum, padding::id{0}},
+               matrix_view(gradient.data(), 3, 4), sgd{})
             .place()
             .position == 1);
-  CHECK(update(inline_executor{}, with_nans, matrix_view<const float>(nullptr, 3, 4), combiner::sum, sgd{},
-               table.view())
+  CHECK(update(inline_executor{}, table.view(), with_nans, combiner::sum,
+               matrix_view<const float>(nullptr, 3, 4), sgd{})
             .message() == "shape mismatch: update: gradient must not be null");
   CHECK(unchanged());
   const std::vector<std::int64_t> none{-1, -2, -3};
-  CHECK(update(inline_executor{}, jagged_view<>(three.data(), 3, none.data(), 3, nans.data()),
-               matrix_view(gradient.data(), 3, 4), pooling{combiner::sum, padding::prune}, sgd{},
-               table.view())
+  CHECK(update(inline_executor{}, table.view(), jagged_view<>(three.data(), 3, none.data(), 3, nans.data()),
+               pooling{combiner::sum, padding::prune}, matrix_view(gradient.data(), 3, 4), sgd{})
             .ok());
   CHECK(unchanged());
   index_t skipped = 0;
@@ -331,8 +330,8 @@ TEST_CASE("update: an optimizer of the user's own needs floats only") {
   std::vector<float> gradient(19, 0.25F);
   gradient[18] = -3.0F;
   for (int i = 0; i < 2; ++i) {
-    update(inline_executor{}, jagged_view(offsets.data(), 1, ids.data(), 1),
-           matrix_view(gradient.data(), 1, 19), combiner::sum, sign_descent{}, table.view())
+    update(inline_executor{}, table.view(), jagged_view(offsets.data(), 1, ids.data(), 1), combiner::sum,
+           matrix_view(gradient.data(), 1, 19), sign_descent{})
         .or_throw();
   }
   CHECK(decoded(table.view(), 1)[0] == -1.5);

@@ -98,7 +98,8 @@ TEST_CASE("task_plan: what is wrong is named") {
         "invalid value: task_plan: an op must come after ops of the list (late); item 4, value 9");
   CHECK(graph([](task_list& l) { l.add("self", {4}); }) ==
         "invalid value: task_plan: an op must not come after itself (self); item 4, value 4");
-  CHECK(graph([](task_list& l) { l.reads(5, &l); }).find("an effect must belong") != std::string::npos);
+  CHECK(graph([](task_list& l) { l.affects(5, reads(l)); }).find("an effect must belong") !=
+        std::string::npos);
   CHECK(graph([](task_list& l) { l.set_cost(2, -1); }) ==
         "invalid value: task_plan: the cost of an op must not be negative (lookup); item 2");
   CHECK(graph([](task_list& l) { l.set_cost(2, std::nan("")); }) != "");
@@ -132,13 +133,12 @@ TEST_CASE("task_plan: effects order ops as they were added") {
   const index_t update = list.add("update", {});
   const index_t third = list.add("lookup again", {});
   const index_t other = list.add("other", {});
-  list.reads(first, &table);
-  list.writes(first, &rows);
-  list.reads(second, &table);
-  list.affects(update, {&table, access_mode::updates, false});
-  list.reads(update, &rows);
-  list.reads(third, &table);
-  list.writes(other, &other);
+  list.affects(first, reads(table));
+  list.affects(first, writes(rows));
+  list.affects(second, reads(table));
+  list.affects(update, updates(table), reads(rows));
+  list.affects(third, reads(table));
+  list.affects(other, writes(other));
   const task_plan plan = task_plan::compile(list).or_throw();
   const auto before = [&](index_t op) {
     const auto all = plan.predecessors(op);
@@ -164,8 +164,8 @@ TEST_CASE("task_plan: effects order ops as they were added") {
       auto& of = mode.emplace_back();
       for (std::size_t o = 0; o < 3; ++o) {
         of[o] = static_cast<int>(random() % 4);
-        if ((of[o] & 2) != 0) some.writes(v, &objects[o]);
-        if ((of[o] & 1) != 0) some.reads(v, &objects[o]);
+        if ((of[o] & 2) != 0) some.affects(v, writes(objects[o]));
+        if ((of[o] & 1) != 0) some.affects(v, reads(objects[o]));
       }
     }
     const task_plan made = task_plan::compile(some).or_throw();

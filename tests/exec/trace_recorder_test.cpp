@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/core/operation.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/thread_pool.hpp>

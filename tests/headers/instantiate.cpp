@@ -83,7 +83,7 @@ void lookups(Executor& executor, const Source& table, const jagged_view<Id, Offs
 template <class Executor, class Format, class Id, class Offset, class Pooling, class... Optimizers>
 void updates(Executor& executor, dense_table<Format>& table, const jagged_view<Id, Offset>& bags,
              matrix_view<float> gradient, const Pooling& how, const Optimizers&... optimizers) {
-  (expect(update(executor, bags, gradient, how, optimizers, table.view())), ...);
+  (expect(update(executor, table.view(), bags, how, gradient, optimizers)), ...);
 }
 
 template <class Executor, class Batch, class Strategy, class Out>
@@ -225,8 +225,8 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   // Optimizers: a few through tables, all through matrices.
   updates(pool, f32, large, out, combiner::sum, adam{}, adagrad_decay{}, clipped_by_norm{ftrl{}, 1.0F});
   const rounding::stochastic at_random{.seed = 1, .step = 2};
-  expect(update(pool, large, out, combiner::sum, adamw(adam{}, 0.1F), bf16s.view(), at_random));
-  expect(update(here, small, out, combiner::mean, own_optimizer{}, f16s.view(), at_random));
+  expect(update(pool, bf16s.view(), large, combiner::sum, out, adamw(adam{}, 0.1F), at_random));
+  expect(update(here, f16s.view(), small, combiner::mean, out, own_optimizer{}, at_random));
   const auto steps = [&](const auto&... optimizers) {
     (expect(apply_rows(ctx, matrix_view<const float>(out), optimizers, out, out)), ...);
     (apply_row(optimizers, floats, floats, floats, n), ...);
@@ -335,8 +335,8 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(lookup(executor_ref(pool), group, of_features, out));
   expect(lookup(ctx, group, of_features, std::vector<matrix_view<float>>(2)));
   sparse_gradient of_rows;
-  expect(row_gradients(pool, bags.view(), in, combiner::mean, n, of_rows));
-  expect(weight_gradients(here, f32.view(), bags.view(), in, combiner::sqrtn, std::span<float>(floats, 8)));
+  expect(row_gradients(pool, n, bags.view(), combiner::mean, in, of_rows));
+  expect(weight_gradients(here, f32.view(), bags.view(), combiner::sqrtn, in, std::span<float>(floats, 8)));
 
   // Readers.
   const std::string_view text(static_cast<const char*>(memory), static_cast<std::size_t>(n));

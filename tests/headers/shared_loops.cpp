@@ -35,15 +35,15 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(lookup(here, group, of_features, out));
   const std::vector<const_table_view<f32_rows>> parts(2, table.view());
   expect(fused_lookup(here, partitioned_table(parts, partition_strategy::mod), entries, combiner::mean, out));
-  expect(update(here, bags, in, combiner::sum, adam{}, table.view()));
-  expect(update(here, bags, in, combiner::sum, clipped_by_norm{sgd{}, 1.0F}, splits.view(),
+  expect(update(here, table.view(), bags, combiner::sum, in, adam{}));
+  expect(update(here, splits.view(), bags, combiner::sum, in, clipped_by_norm{sgd{}, 1.0F},
                 rounding::stochastic{.seed = 1}));
   feature_group<adagrad> updates;
   updates.add(table.view(), combiner::sum);
   expect(update(here, updates, of_features, in, adagrad{}));
   sparse_gradient of_rows;
-  expect(row_gradients(here, bags, in, combiner::sum, n, of_rows));
-  expect(weight_gradients(here, table.view(), bags, in, combiner::sum, std::span<float>(floats, 8)));
+  expect(row_gradients(here, n, bags, combiner::sum, in, of_rows));
+  expect(weight_gradients(here, table.view(), bags, combiner::sum, in, std::span<float>(floats, 8)));
   expect(quantize(here, in, int8s.view()));
   expect(quantize(here, in, int4s.view()));
   expect(quantize(here, in, splits.view()));

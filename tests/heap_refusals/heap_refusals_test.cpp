@@ -156,8 +156,8 @@ TEST_CASE("task_list: an op that was refused when it was added is not in the pla
     until_granted([&] { list.add("of a third kind", [&](task_call) { seen += 'c'; }, after); });
     until_granted([&] { list.edge(2, 3); });
     until_granted([&] { list.add("of a fourth", [&] { return seen += 'd', status(); }); });
-    until_granted([&] { list.reads(1, &seen); });
-    until_granted([&] { list.writes(3, &seen); });
+    until_granted([&] { list.affects(1, reads(seen)); });
+    until_granted([&] { list.affects(3, writes(seen)); });
     task_plan plan;
     until_granted([&] { plan = task_plan::compile(list, task_order::as_added).or_throw(); });
     for (const index_t op : plan.order()) {

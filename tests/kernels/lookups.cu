@@ -57,7 +57,7 @@ status group(cuda_stream& on, const feature_group<lookups_only, bags_type>& tabl
 }
 status of_weights(cuda_stream& on, table_type<f32_rows> table, bags_type bags,
                   matrix_view<const float, device_space> gradient, std::span<float> out) {
-  return weight_gradients(on, table, bags, gradient, combiner::sum, out);
+  return weight_gradients(on, table, bags, combiner::sum, gradient, out);
 }
 status select(cuda_stream& on, array_view<const std::uint8_t, device_space> condition,
               matrix_view<const float, device_space> a, matrix_view<const float, device_space> b,

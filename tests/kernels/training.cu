@@ -13,30 +13,30 @@ template <class Format>
 using rows_type = table_view<Format, device_space>;
 
 status with_sgd(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
-  return update(on, bags, gradient, combiner::sum, sgd{}, table);
+  return update(on, table, bags, combiner::sum, gradient, sgd{});
 }
 status with_momentum(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
-  return update(on, bags, gradient, combiner::sum, momentum{}, table);
+  return update(on, table, bags, combiner::sum, gradient, momentum{});
 }
 status with_rowwise_adagrad(cuda_stream& on, bags_type bags, gradient_type gradient,
                             rows_type<f32_rows> table) {
-  return update(on, bags, gradient, combiner::sum, rowwise_adagrad{}, table);
+  return update(on, table, bags, combiner::sum, gradient, rowwise_adagrad{});
 }
 status with_adagrad(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
-  return update(on, bags, gradient, combiner::sum, adagrad{}, table);
+  return update(on, table, bags, combiner::sum, gradient, adagrad{});
 }
 status with_adam(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
-  return update(on, bags, gradient, combiner::sum, adam{}, table);
+  return update(on, table, bags, combiner::sum, gradient, adam{});
 }
 status with_ftrl(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
-  return update(on, bags, gradient, combiner::sum, ftrl{}, table);
+  return update(on, table, bags, combiner::sum, gradient, ftrl{});
 }
 status with_wrappers(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<f32_rows> table) {
-  return update(on, bags, gradient, combiner::sum, clipped_by_norm{with_weight_decay{adam{}, {}}, 1.0F},
-                table);
+  return update(on, table, bags, combiner::sum, gradient,
+                clipped_by_norm{with_weight_decay{adam{}, {}}, 1.0F});
 }
 status with_halves(cuda_stream& on, bags_type bags, gradient_type gradient, rows_type<bf16_rows> table) {
-  return update(on, bags, gradient, pooling{combiner::mean, padding::prune}, sgd{}, table);
+  return update(on, table, bags, pooling{combiner::mean, padding::prune}, gradient, sgd{});
 }
 
 status pruned(cuda_stream& on, bags_type bags, jagged_out<std::int64_t, index_t, device_space> out) {

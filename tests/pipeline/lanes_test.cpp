@@ -153,8 +153,8 @@ result<void> train(Executor& executor, model& m, const batch& data, const micro_
   });
   step.update("table", adagrad{.learning_rate = 0.1F}, [&] {
     ++updates;
-    return update(executor, data.bags(), matrix_view<const float>(view(gradient)), combiner::mean,
-                  adagrad{.learning_rate = 0.1F}, m.table.view());
+    return update(executor, m.table.view(), data.bags(), combiner::mean,
+                  matrix_view<const float>(view(gradient)), adagrad{.learning_rate = 0.1F});
   });
   result<void> done = step.run(executor, data.samples());
   if (done.ok()) CHECK(updates == (data.samples() > 0 ? 2 : 0));

@@ -471,7 +471,7 @@ TEST_CASE("micro_batch: a table and a stack get one step each, with the gradient
     step.update("tower", optimizer, [&] { return tower.step(here, optimizer); });
     step.update("rows", optimizer, [&] {
       ++steps;
-      return update(here, bags, dx, combiner::sum, optimizer, table.view());
+      return update(here, table.view(), bags, combiner::sum, dx, optimizer);
     });
     for (int batch = 0; batch < 3; ++batch) step.run(pool, samples).or_throw();
     CHECK(steps == 3);
@@ -491,11 +491,11 @@ TEST_CASE("micro_batch: a table and a stack get one step each, with the gradient
   }
   // Two updates for a row that two parts use are caught: Adagrad's steps add up to something else.
   dense_table<f32_rows> twice = trained_table(), once = trained_table();
-  update(here, bags, matrix_view<const float>(dx), combiner::sum, optimizer, once.view()).or_throw();
+  update(here, once.view(), bags, combiner::sum, matrix_view<const float>(dx), optimizer).or_throw();
   for (index_t m = 0; m < 2; ++m) {
     const micro_chunk chunk = chunk_of(samples, 2, m);
-    update(here, chunk.of(bags), matrix_view<const float>(chunk.of(dx)), combiner::sum, optimizer,
-           twice.view())
+    update(here, twice.view(), chunk.of(bags), combiner::sum, matrix_view<const float>(chunk.of(dx)),
+           optimizer)
         .or_throw();
   }
   const std::vector<float> a = values_of(once), b = values_of(twice);
@@ -514,12 +514,12 @@ TEST_CASE("micro_batch: sparse gradients of the parts are summed row by row") {
     const matrix_view<const float> gradient(g.data(), samples, width);
     const inline_executor here;
     sparse_gradient whole, of_chunk;
-    row_gradients(here, bags, gradient, combiner::sum, rows, whole).or_throw();
+    row_gradients(here, rows, bags, combiner::sum, gradient, whole).or_throw();
     for (index_t parts = 1; parts <= 5; ++parts) {
       int updates = 0;
       micro_batch step(parts, loss_reduction::sum);
       step.stage("gradient", 0, [&](const micro_chunk& chunk) {
-        return row_gradients(here, chunk.of(bags), chunk.of(gradient), combiner::sum, rows, of_chunk);
+        return row_gradients(here, rows, chunk.of(bags), combiner::sum, chunk.of(gradient), of_chunk);
       });
       step.sum_gradient("gradient", [&]() -> sparse_gradient& { return of_chunk; });
       step.update("rows", sgd{}, [&] {

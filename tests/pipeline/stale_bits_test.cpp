@@ -99,8 +99,8 @@ struct model {
     return {};
   }
   status apply(const batch_of_step& b, const float* gradient) {
-    const status s = update(inline_executor{}, bags(b), matrix_view<const float>(gradient, batch, width),
-                            combiner::sum, row_optimizer, table.view());
+    const status s = update(inline_executor{}, table.view(), bags(b), combiner::sum,
+                            matrix_view<const float>(gradient, batch, width), row_optimizer);
     next_step(row_optimizer);
     return s;
   }

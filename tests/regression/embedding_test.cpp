@@ -74,12 +74,13 @@ TEST_CASE("e03: the weight of an absent id is not looked at") {
   CHECK(out[0] == 3.0F);
   const std::vector<float> g = floats({1});
   std::vector<float> of_weights = floats({7, 7});
-  s = weight_gradients(here, table, with_padding, matrix_view<const float>(g.data(), 1, 1),
-                       pooling{combiner::mean(combiner::by_weight), padding::id{0}}, of_weights);
+  s = weight_gradients(here, table, with_padding,
+                       pooling{combiner::mean(combiner::by_weight), padding::id{0}},
+                       matrix_view<const float>(g.data(), 1, 1), of_weights);
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(of_weights == std::vector<float>{0, 0});
-  s = update(here, with_padding, matrix_view(g.data(), 1, 1), pooling{combiner::mean, padding::id{0}},
-             sgd{1.0F}, table);
+  s = update(here, table, with_padding, pooling{combiner::mean, padding::id{0}}, matrix_view(g.data(), 1, 1),
+             sgd{1.0F});
   CHECK_MESSAGE(s.ok(), s.message());
   CHECK(rows == std::vector<float>{1, 2, 2});
   CHECK(lookup(here, table, with_padding, combiner::sum, to).code() == errc::weight_is_nan);
@@ -115,8 +116,8 @@ TEST_CASE("e07: a max_norm that is not above 0 is refused by every verb that tak
     const auto how = pooling{combiner::sum, max_norm{cap}};
     const matrix_view<const float> gradient(g.data(), 1, 1);
     CHECK(lookup(here, table, bags, how, matrix_view(out.data(), 1, 1)).code() == errc::invalid_value);
-    CHECK(weight_gradients(here, table, bags, gradient, how, of_weights).code() == errc::invalid_value);
-    CHECK(update(here, bags, gradient, how, sgd{1.0F}, table).code() == errc::invalid_value);
+    CHECK(weight_gradients(here, table, bags, how, gradient, of_weights).code() == errc::invalid_value);
+    CHECK(update(here, table, bags, how, gradient, sgd{1.0F}).code() == errc::invalid_value);
     feature_group<sgd> updates;
     updates.add(table, how);
     const std::vector<jagged_view<>> batch{bags};
@@ -266,8 +267,8 @@ void with_every_verb(matrix_view<float> weights, const Check& check) {
   check("fused_lookup", fused_lookup(here, table, bags, combiner::mean, to));
   check("lookup of parts",
         lookup(here, partitioned_table(parts, partition_strategy::mod), bags, combiner::sum, to));
-  check("weight_gradients", weight_gradients(here, table, bags, gradient, combiner::sum, dots));
-  check("update", update(here, bags, gradient, combiner::sum, sgd{}, table));
+  check("weight_gradients", weight_gradients(here, table, bags, combiner::sum, gradient, dots));
+  check("update", update(here, table, bags, combiner::sum, gradient, sgd{}));
   const auto resolved = resolve(here, table, bags, combiner::sum);
   check("resolve", resolved ? status() : status(resolved.fault()));
   const std::vector<jagged_view<>> batches(1, bags);
@@ -365,7 +366,7 @@ TEST_CASE("n11: a resolved batch counts its skipped ids once, and calls on threa
   CHECK(skipped == 0);
   CHECK(lookup(here, table, bags, how, matrix_view(out.data(), 4, 4)).ok());
   CHECK(skipped == 6);
-  CHECK(update(here, bags, gradient, how, sgd{}, table).ok());
+  CHECK(update(here, table, bags, how, gradient, sgd{}).ok());
   CHECK(skipped == 12);
 
   feature_group<sgd> group;
@@ -435,7 +436,7 @@ TEST_CASE("n12: a batch without ids over a keyed source has a table of 64 entrie
   const std::vector<std::int64_t> offsets{0, 0};
   const std::vector<float> g = floats({1, 1, 1, 1});
   const jagged_view<std::uint64_t> bags(offsets.data(), 1, nullptr, 0);
-  CHECK(update(here, bags, matrix_view<const float>(g.data(), 1, 4), combiner::sum, sgd{}, source).ok());
+  CHECK(update(here, source, bags, combiner::sum, matrix_view<const float>(g.data(), 1, 4), sgd{}).ok());
   CHECK(table.size() == 0);
 }
 

@@ -120,11 +120,11 @@ TEST_CASE_TEMPLATE("n14: rows that were made for an optimizer are not stepped by
   const std::vector<float> g(16, 1.0F);
   const fixed_hotness_view<> bags(ids.data(), 2, 1);
   const matrix_view<const float> gradient(g.data(), 2, 8);
-  REQUIRE(update(here, bags, gradient, combiner::sum, momentum{}, table.view()).ok());
-  const auto refused = update(here, bags, gradient, combiner::sum, rmsprop{}, table.view());
+  REQUIRE(update(here, table.view(), bags, combiner::sum, gradient, momentum{}).ok());
+  const auto refused = update(here, table.view(), bags, combiner::sum, gradient, rmsprop{});
   CHECK(refused.code() == errc::unsupported);
-  CHECK(update(here, bags, gradient, combiner::sum, with_weight_decay(momentum{}, 0.1F), table.view()).ok());
-  CHECK(update(here, bags, gradient, combiner::sum, sgd{}, table.view()).ok());  // has no state
+  CHECK(update(here, table.view(), bags, combiner::sum, gradient, with_weight_decay(momentum{}, 0.1F)).ok());
+  CHECK(update(here, table.view(), bags, combiner::sum, gradient, sgd{}).ok());  // has no state
   feature_group<adagrad, fixed_hotness_view<>> group;
   group.add(table.view(), combiner::sum);
   const std::vector<fixed_hotness_view<>> batches{bags};
@@ -133,12 +133,12 @@ TEST_CASE_TEMPLATE("n14: rows that were made for an optimizer are not stepped by
   CHECK(of_group.place().table == 0);
   // Nobody's state: whoever steps it.
   dense_table<Format> free(4, Format(8, {.state_floats = 8}));
-  CHECK(update(here, bags, gradient, combiner::sum, rmsprop{}, free.view()).ok());
+  CHECK(update(here, free.view(), bags, combiner::sum, gradient, rmsprop{}).ok());
   std::vector<float> state(32, 0.0F);
   dense_table<Format> rows(4, Format(8));
   const auto apart = with_state(rows.view(), matrix_view<float>(state.data(), 4, 8), rmsprop::name.data());
-  CHECK(update(here, bags, gradient, combiner::sum, momentum{}, apart).code() == errc::unsupported);
-  CHECK(update(here, bags, gradient, combiner::sum, rmsprop{}, apart).ok());
+  CHECK(update(here, apart, bags, combiner::sum, gradient, momentum{}).code() == errc::unsupported);
+  CHECK(update(here, apart, bags, combiner::sum, gradient, rmsprop{}).ok());
 }
 
 TEST_CASE("n14: a file keeps whose state a table holds, and another optimizer's is refused by name") {

@@ -54,7 +54,7 @@ TEST_CASE("n02: an update of resolved features whose scratch was refused groups 
   const std::vector<float> g(3 * 4, 1.0F);
   const matrix_view<const float> gradient(g.data(), 3, 4);
   const jagged_view<> batch(offsets.data(), 3, ids.data(), 5);
-  REQUIRE(update(here, batch, gradient, combiner::sum, sgd{1.0F}, right.view()).ok());
+  REQUIRE(update(here, right.view(), batch, combiner::sum, gradient, sgd{1.0F}).ok());
   feature_group<sgd> group;
   group.add(table.view(), combiner::sum);
   const std::vector<jagged_view<>> bags{batch};
@@ -97,8 +97,8 @@ TEST_CASE("n09: an update of a group rounds every table by a seed of its own") {
     REQUIRE((t % 2 == 0 ? update(here, group, bags, joint, sgd{1e-4F}, at)
                         : update(here, rows_of_group, joint, sgd{1e-4F}, at))
                 .ok());
-    REQUIRE(update(here, all, gradient, combiner::sum, sgd{1e-4F}, alone_a.view(), at.of_table(0)).ok());
-    REQUIRE(update(here, all, gradient, combiner::sum, sgd{1e-4F}, alone_b.view(), at.of_table(1)).ok());
+    REQUIRE(update(here, alone_a.view(), all, combiner::sum, gradient, sgd{1e-4F}, at.of_table(0)).ok());
+    REQUIRE(update(here, alone_b.view(), all, combiner::sum, gradient, sgd{1e-4F}, at.of_table(1)).ok());
   }
   CHECK(same_bytes(a, alone_a));
   CHECK(same_bytes(b, alone_b));
@@ -222,7 +222,7 @@ TEST_CASE("n04: a verb holds the guards of its sources until it has read their r
   CHECK(seen() == of_a);
   renew();
   const std::vector<float> ones(3, 1.0F);
-  CHECK(weight_gradients(here, sources[0], bags, matrix_view<const float>(ones.data(), 3, 1), combiner::sum,
+  CHECK(weight_gradients(here, sources[0], bags, combiner::sum, matrix_view<const float>(ones.data(), 3, 1),
                          std::span(out).first(3))
             .ok());
   CHECK(seen() == of_a);

@@ -176,7 +176,7 @@ TEST_CASE("e17: the gradient of rows without columns names its rows") {
   sparse_gradient out;
   out.rows = {9, 9};
   const matrix_view<const float> gradient(nullptr, 1, 0);
-  REQUIRE(row_gradients(inline_executor{}, fixed_hotness_view<>(ids.data(), 1, 3), gradient, combiner::sum, 5,
+  REQUIRE(row_gradients(inline_executor{}, 5, fixed_hotness_view<>(ids.data(), 1, 3), combiner::sum, gradient,
                         out)
               .ok());
   CHECK(out.rows == std::pmr::vector<index_t>{2, 4});

@@ -25,11 +25,11 @@ TEST_CASE("b10: rowwise Adagrad steps by a mean that fits in a float, whatever t
       std::vector<float> weights(2 * d, 0.0F), state(2, 0.0F);
       const std::vector<std::int64_t> offsets{0, 3}, ids{0, 1, 1};  // a row read in place, and a sum
       const std::vector<float> gradient(d, 9e18F);
-      REQUIRE(update(ctx, jagged_view(offsets.data(), 1, ids.data(), 3),
-                     matrix_view<const float>(gradient.data(), 1, width), combiner::sum,
-                     rowwise_adagrad{1.0F},
+      REQUIRE(update(ctx,
                      with_state(as_table(matrix_view<float>(weights.data(), 2, width)),
-                                matrix_view<float>(state.data(), 2, 1)))
+                                matrix_view<float>(state.data(), 2, 1)),
+                     jagged_view(offsets.data(), 1, ids.data(), 3), combiner::sum,
+                     matrix_view<const float>(gradient.data(), 1, width), rowwise_adagrad{1.0F})
                   .ok());
       CHECK(state[0] == doctest::Approx(81e36));
       CHECK(state[1] == doctest::Approx(324e36));

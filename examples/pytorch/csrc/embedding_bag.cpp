@@ -162,8 +162,8 @@ Tensor dense_gradient(const Tensor& gradient, const OptionalTensor& weight, std:
   visit_element(type, "gradient", [&]<class T>(std::type_identity<T>) {
     bags.visit([&](const auto& batch) {
       visit_linear(mode, padding, [&](const auto& pooling) {
-        raise_on_fault(deeprec::update(ctx, batch, matrix<const float>(g), pooling, deeprec::sgd{-1.0F},
-                                       deeprec::as_table(matrix<T>(out))));
+        raise_on_fault(deeprec::update(ctx, deeprec::as_table(matrix<T>(out)), batch, pooling,
+                                       matrix<const float>(g), deeprec::sgd{-1.0F}));
       });
     });
   });
@@ -186,7 +186,7 @@ std::tuple<Tensor, Tensor> row_gradients(const Tensor& gradient, std::int64_t ro
   bags.visit([&](const auto& batch) {
     visit_linear(mode, padding, [&](const auto& pooling) {
       raise_on_fault(
-          deeprec::row_gradients(ctx, batch, matrix<const float>(g), pooling, rows_of_table, *made));
+          deeprec::row_gradients(ctx, rows_of_table, batch, pooling, matrix<const float>(g), *made));
     });
   });
   const auto count = static_cast<std::int64_t>(made->rows.size());
@@ -213,7 +213,7 @@ Tensor sample_gradients(const Tensor& gradient, const Tensor& weight, const Tens
     bags.visit([&](const auto& batch) {
       visit_linear(mode, padding, [&](const auto& pooling) {
         raise_on_fault(deeprec::weight_gradients(ctx, deeprec::as_table(matrix<const T>(table)), batch,
-                                                 matrix<const float>(g), pooling, all.first(used)));
+                                                 pooling, matrix<const float>(g), all.first(used)));
       });
     });
   });

@@ -90,7 +90,7 @@ class row_gradients_op : public gradient_op {
     const auto ctx = call_on(executor);
     deeprec::sparse_gradient made(scratch());
     OP_REQUIRES_OK(context, to_tensorflow(attributes_.visit_unclipped([&](const auto& pooling) {
-                     return deeprec::row_gradients(ctx, bags.batch(), gradient, pooling, tables.rows(), made);
+                     return deeprec::row_gradients(ctx, tables.rows(), bags.batch(), pooling, gradient, made);
                    })));
     if (attributes_.max_norm > 0) pass_through_norm(tables, made);
     put(context, tables, made);
@@ -160,7 +160,7 @@ class weight_gradients_op : public gradient_op {
     const auto ctx = call_on(executor);
     OP_REQUIRES_OK(context, to_tensorflow(tables.visit([&](const auto& table) {
                      return attributes_.visit([&](const auto& pooling) {
-                       return deeprec::weight_gradients(ctx, table, bags.batch(), gradient, pooling, to);
+                       return deeprec::weight_gradients(ctx, table, bags.batch(), pooling, gradient, to);
                      });
                    })));
   }

@@ -16,6 +16,7 @@
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/isa.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/trace.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -86,5 +87,9 @@ auto as_context(T&& context_or_executor) noexcept {
 /// The context type that a verb makes of its first argument.
 template <class T>
 using context_for = decltype(detail::as_context(std::declval<T&>()));
+/// The space of the memory that verbs with this first argument access.
+template <class T>
+using space_for = std::conditional_t<std::is_same_v<decltype(context_for<T>::backend()), host_backend>,
+                                     host_space, device_space>;
 
 }}  // namespace deeprec::DEEPREC_ABI

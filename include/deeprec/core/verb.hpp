@@ -56,6 +56,11 @@ class verb_call {
       static_assert((reachable_as<Spaces, host_space> && ...),
                     "deeprec::context: device memory given to a host context. Fix: copy it, or pass a device "
                     "context.");
+    } else {
+      static_assert(
+          (reachable_as<Spaces, device_space> && ...),
+          "deeprec::context: host memory given to a device context. Fix: copy it to the device, and "
+          "use views with device_space.");
     }
     if (trace_ != nullptr) [[unlikely]]
       trace_->begin(name_);

@@ -18,7 +18,6 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/core/operation.hpp>
 #include <deeprec/core/replace.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/scratch_block.hpp>
@@ -139,13 +138,11 @@ DEEPREC_PER_UNIT [[nodiscard]] auto resolve(Context&& context_or_executor, const
                 "deeprec::resolve: this row source admits no keys. Fix: keys::find, or give it "
                 "insert(keys, n) (concept GrowingRowSource in embedding/tables/row_source.hpp).");
   const auto ctx = detail::as_context(context_or_executor);
-  static_assert(std::is_same_v<detail::backend_of<std::remove_const_t<decltype(ctx)>>, host_backend>,
-                "deeprec::resolve: rows are resolved on the host. Fix: pass a host context; on a device pass "
-                "table and bags to the verb.");
   const auto policies = detail::as_pooling(pooling);
   using rows_type = resolved_rows<Source, Bags, std::remove_const_t<decltype(policies)>>;
   using result_type = result<rows_type>;
-  const detail::verb_call call(ctx, "resolve");
+  const detail::host_call call(ctx, "resolve",
+                               detail::in_spaces<typename Source::space, typename Bags::space>);
   if (!call) return result_type(call.stopped());
   if (const status s = detail::check_max_norm(policies); !s) return result_type(s.in_operation("resolve"));
   rows_type rows(source, bags, policies, ctx.memory);

@@ -201,6 +201,29 @@ template <class Name>
   return text + std::string(name(cycle.front()));
 }
 
+/// Ranges of memory, cut into pieces at each begin and each end of one: two ranges overlap where they have a
+/// piece in common.
+///
+/// @threads one thread adds and closes; then concurrent readers are safe
+class memory_pieces {
+ public:
+  void add(std::uintptr_t begin, std::uintptr_t end) { borders_.insert(borders_.end(), {begin, end}); }
+  void close() {
+    std::sort(borders_.begin(), borders_.end());
+    borders_.erase(std::unique(borders_.begin(), borders_.end()), borders_.end());
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return borders_.size(); }
+  /// Calls f(piece) for those of a range that was added.
+  template <class F>
+  void for_each(std::uintptr_t begin, std::uintptr_t end, const F& f) const {
+    auto piece = std::lower_bound(borders_.begin(), borders_.end(), begin);
+    for (; *piece < end; ++piece) f(static_cast<std::size_t>(piece - borders_.begin()));
+  }
+
+ private:
+  std::vector<std::uintptr_t> borders_;
+};
+
 /// What has accessed an object, in the order of the nodes' numbers: whoever reads follows the last one that
 /// changed it; whoever changes it follows those who have read it since, or else that one.
 struct effect_order {

@@ -26,9 +26,9 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/operation.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/exec/effects.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -264,18 +264,12 @@ class task_list {
   /// Op `second` starts when op `first` has ended. Either may be added later.
   void edge(index_t first, index_t second) { edges_.emplace_back(first, second); }
 
-  /// The op accesses memory. Ops whose effects conflict keep the order in which they were added: a write
-  /// comes after the reads and the write before it, a read after the write before it. Effects conflict where
-  /// they have the same address, whatever lies behind it: of an op that accesses a part of what another one
-  /// does, give both the address of the whole, or join them by edge().
-  void affects(index_t op, const effect& what) { effects_.emplace_back(op, what); }
-  void reads(index_t op, const void* object) { affects(op, {object, access_mode::reads, false}); }
-  void writes(index_t op, const void* object) { affects(op, {object, access_mode::writes, false}); }
-  /// All effects that an operation reports: core/operation.hpp has which. An op that makes its offsets or
-  /// weights, or that accesses the matrix of which it writes a block, is not ordered by them.
-  template <class Operation>
-  void affects_as(index_t op, const Operation& operation) {
-    operation.for_each_effect([&](const effect& what) { affects(op, what); });
+  /// The op accesses memory: affects(op, reads(ids), updates(table.view())). Ops whose effects overlap keep
+  /// the order in which they were added: a write comes after the reads and the write before it, a read after
+  /// the write before it.
+  template <class... Effects>
+  void affects(index_t op, const Effects&... operands) {
+    (affects_all(op, operands), ...);
   }
 
   /// @pre 0 <= op < size()
@@ -313,6 +307,9 @@ class task_list {
     std::int32_t kind;
   };
 
+  void affects_all(index_t op, const effects& operand) {
+    for (const effect& one : operand) effects_.emplace_back(op, one);
+  }
   static std::size_t place(index_t op) noexcept { return static_cast<std::size_t>(op); }
   static std::span<const index_t> span_of(std::initializer_list<index_t> list) {
     return {list.begin(), list.size()};

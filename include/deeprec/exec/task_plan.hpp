@@ -19,13 +19,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/operation.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/digraph.hpp>
@@ -231,18 +229,23 @@ class task_plan {
       if (a.first != b.first) return a.first < b.first;
       return (a.second.mode == access_mode::reads) > (b.second.mode == access_mode::reads);
     });
-    std::unordered_map<const void*, effect_order> objects;
+    memory_pieces pieces;
+    for (const auto& [op, what] : effects) pieces.add(what.begin, what.end);
+    pieces.close();
+    std::vector<effect_order> of_piece(pieces.size());
+    std::vector<std::int32_t> last(list.rows_.size(), -1);  // the op that an op has an edge to
     for (const auto& [op, what] : effects) {
       const auto v = static_cast<std::int32_t>(op);
-      const auto edge = [&edges, v](std::int32_t u) {
-        if (u != v) edges.push_back({u, v});
+      const auto edge = [&edges, &last, v](std::int32_t u) {
+        if (u != v && std::exchange(last[index(u)], v) != v) edges.push_back({u, v});
       };
-      effect_order& object = objects[what.data];
-      if (what.mode == access_mode::reads) {
-        object.reads(v, edge);
-      } else {
-        object.changes(v, edge);
-      }
+      pieces.for_each(what.begin, what.end, [&](std::size_t piece) {
+        if (what.mode == access_mode::reads) {
+          of_piece[piece].reads(v, edge);
+        } else {
+          of_piece[piece].changes(v, edge);
+        }
+      });
     }
   }
 

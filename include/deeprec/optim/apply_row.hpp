@@ -2,7 +2,7 @@
 //
 //   apply_row(adam{}, weights, gradient, state, width)                the reference
 //   apply_rows(pool, gradient, adam{}, weights, state)                a layer: row = output neuron
-//   update(pool, bags, gradient, combiner::sum, adam{}, table)        a table: embedding/training/update.hpp
+//   update(pool, table, bags, combiner::sum, gradient, adam{})        a table: embedding/training/update.hpp
 //
 // State of a row: the row's own floats, then D floats for each element state; zeros for a new row.
 #pragma once

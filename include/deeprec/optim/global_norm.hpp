@@ -2,7 +2,7 @@
 //
 //   double norm = 0;
 //   global_norm(pool, gradients, norm).or_throw();
-//   update(pool, bags, gradient, combiner::sum, with_gradient_scale{adam{}, clip_factor(norm, 1.0)}, table)
+//   update(pool, table, bags, combiner::sum, gradient, with_gradient_scale{adam{}, clip_factor(norm, 1.0)})
 //
 // For a table, pass the gradient of the pooled output, which update() takes; gradients of rows are not
 // materialised. Not here: the norm of one row (clipped_by_norm).

@@ -114,7 +114,7 @@ fill_empty_bags(Context&& context_or_executor, const Bags& bags,
                 const jagged_out<typename Bags::id_type, Offset, OutSpace>& out,
                 std::type_identity_t<array_view<std::uint8_t, OutSpace>> empty) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "fill_empty_bags");
+  const detail::verb_call call(ctx, "fill_empty_bags", detail::in_spaces<typename Bags::space, OutSpace>);
   if (!call) return call.stopped();
   if (const status s = detail::check_fill(bags, default_id, empty.size()); !s) return s;
   const index_t most = detail::capped_sum(bags.id_count(), default_id.has_value() ? bags.bags() : 0);
@@ -144,7 +144,7 @@ fill_empty_bags(Context&& context_or_executor, const Bags& bags,
                 std::type_identity_t<std::optional<typename Bags::id_type>> default_id,
                 jagged_batch<typename Bags::id_type>& out, array_view<std::uint8_t> empty) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "fill_empty_bags");
+  const detail::host_call call(ctx, "fill_empty_bags", detail::in_spaces<typename Bags::space>);
   if (!call) return call.stopped();
   if (const status s = detail::check_fill(bags, default_id, empty.size()); !s) return s;
   return detail::or_out_of_memory("fill_empty_bags", [&] {
@@ -162,8 +162,6 @@ template <class Context, class Bags, class Id, class Out, MemorySpace Space>
 DEEPREC_PER_UNIT status fill_empty_bags_on(host_backend, const Context& ctx, const Bags& bags,
                                            const std::optional<Id>& default_id, Out& out,
                                            array_view<std::uint8_t, Space> empty) {
-  static_assert(reachable_as<typename Bags::space, host_space> && detail::is_host_output<Out>,
-                "deeprec::fill_empty_bags: device memory given to a host context. Fix: copy it first.");
   if (const status s = bags.validate(); !s) return s;
   if (detail::owns(detail::arrays_of(out), bags, empty)) {
     return {errc::unsupported, "fill_empty_bags: out must share no memory with the batch or empty"};

@@ -269,7 +269,7 @@ template <class Context, class Id, class Row, MemorySpace Space, class Offset, M
 DEEPREC_PER_UNIT status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
                                   const jagged_out<Id, Offset, OutSpace>& out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "to_jagged");
+  const detail::verb_call call(ctx, "to_jagged", detail::in_spaces<Space, OutSpace>);
   if (!call) return call.stopped();
   if (const status s = coo.validate_shape(); !s) return s.in_operation("to_jagged");
   if (const status s = detail::check_room(out, coo.bags(), coo.id_count(), coo.weights(),
@@ -292,7 +292,7 @@ template <class Context, class Id, class Row, MemorySpace Space>
 DEEPREC_PER_UNIT status to_jagged(Context&& context_or_executor, const coo_view<Id, Row, Space>& coo,
                                   jagged_batch<Id>& out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "to_jagged");
+  const detail::host_call call(ctx, "to_jagged", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (const status s = coo.validate_shape(); !s) return s.in_operation("to_jagged");
   return detail::or_out_of_memory("to_jagged", [&] { return to_jagged_on(ctx.backend(), ctx, coo, out); });
@@ -307,8 +307,6 @@ status to_jagged_on(any_backend, const Args&...) {
 template <class Context, class Id, class Row, MemorySpace Space, class Out>
 DEEPREC_PER_UNIT status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
                                      Out& out) {
-  static_assert(reachable_as<Space, host_space> && detail::is_host_output<Out>,
-                "deeprec::to_jagged: device memory given to a host context. Fix: copy it first.");
   const index_t n = coo.id_count();
   if (detail::owns(detail::arrays_of(out), coo)) {
     return {errc::unsupported, "to_jagged: out must share no memory with the entries"};

@@ -337,7 +337,8 @@ DEEPREC_PER_UNIT status partition(Context&& context_or_executor, const Ids& ids,
                                   const Strategy& strategy, const Bounds& bounds,
                                   const partition_out<Id, Position, Space>& out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "partition");
+  const detail::verb_call call(ctx, "partition",
+                               detail::in_spaces<typename decltype(id_view(ids))::space, Space>);
   if (!call) return call.stopped();
   status s;
   const auto list = detail::checked_ids<Id, Strategy, Bounds>(ids, rows, parts, s);
@@ -367,7 +368,7 @@ template <class Context, class Ids, class Strategy, class Bounds, class Id>
 DEEPREC_PER_UNIT status partition(Context&& context_or_executor, const Ids& ids, index_t rows, index_t parts,
                                   const Strategy& strategy, const Bounds& bounds, partitioned_ids<Id>& out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "partition");
+  const detail::host_call call(ctx, "partition", detail::in_spaces<typename decltype(id_view(ids))::space>);
   if (!call) return call.stopped();
   status s;
   const auto list = detail::checked_ids<Id, Strategy, Bounds>(ids, rows, parts, s);
@@ -394,8 +395,6 @@ template <class Context, class Id, MemorySpace Space, class Strategy, class Boun
 DEEPREC_PER_UNIT status partition_on(host_backend, const Context& ctx, array_view<const Id, Space> list,
                                      index_t rows, index_t parts, const Strategy& strategy,
                                      [[maybe_unused]] const Bounds& bounds, Out& out) {
-  static_assert(reachable_as<Space, host_space> && detail::is_host_output<Out>,
-                "deeprec::partition: device memory given to a host context. Fix: copy it first.");
   const array_view<const Id> ids(list);
   if (detail::owns(detail::arrays_of(out), ids)) {
     return {errc::unsupported, "partition: out must share no memory with the ids"};

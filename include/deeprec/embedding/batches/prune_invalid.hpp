@@ -144,7 +144,7 @@ DEEPREC_PER_UNIT status prune_invalid(Context&& context_or_executor, const Batch
       detail::is_pruning<Rule>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "prune_invalid");
+  const detail::verb_call call(ctx, "prune_invalid", detail::in_spaces<typename Batch::space, OutSpace>);
   if (!call) return call.stopped();
   if (const status s = detail::check_room(out, batch.bags(), batch.id_count(), batch.weights(),
                                           "prune_invalid: out must have room for B bags and N ids",
@@ -171,7 +171,7 @@ DEEPREC_PER_UNIT status prune_invalid(Context&& context_or_executor, const Batch
       detail::is_pruning<Rule>,
       "deeprec::prune_invalid: no such rule. Fix: prune_rule::by_id or prune_rule::by_id_and_weight.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "prune_invalid");
+  const detail::host_call call(ctx, "prune_invalid", detail::in_spaces<typename Batch::space>);
   if (!call) return call.stopped();
   const status s = detail::or_out_of_memory(
       "prune_invalid", [&] { return prune_invalid_on(ctx.backend(), ctx, batch, rule, out); });
@@ -188,8 +188,6 @@ status prune_invalid_on(any_backend, const Args&...) {
 template <class Context, class Batch, class Rule, class Out>
 DEEPREC_PER_UNIT status prune_invalid_on(host_backend, const Context& ctx, const Batch& batch, const Rule&,
                                          Out& out) {
-  static_assert(reachable_as<typename Batch::space, host_space> && detail::is_host_output<Out>,
-                "deeprec::prune_invalid: device memory given to a host context. Fix: copy it first.");
   const detail::valid_entries<Rule, typename Batch::id_type> valid{batch.ids(), batch.weights()};
   if constexpr (BagBatch<Batch>) {
     if (const status s = batch.validate(); !s) return s;

@@ -42,6 +42,8 @@ template <class Bags>
 using group_space =
     std::conditional_t<std::is_same_v<typename Bags::space, device_space>, device_space, host_space>;
 
+struct group_access;
+
 }  // namespace detail
 
 /// Features of any tables and poolings. Tables are not owned.
@@ -66,10 +68,14 @@ class feature_group {
   using bags_type = Bags;
   using value_type = Out;
   using rounding_type = Rounding;
-  /// For verbs.
+  /// Of outputs and gradients.
+  using space = detail::group_space<Bags>;
+
+ private:
   using part_type = std::conditional_t<on_device, detail::device_feature<Bags, Out>,
                                        std::unique_ptr<detail::feature<Optimizer, Bags, Out, Rounding>>>;
 
+ public:
   /// Adds a feature and returns its number. The source is copied (a view, not the rows). Direct tables are
   /// the same when their rows begin at one address, other sources when their identity() is the same; sources
   /// without identity() are different tables.
@@ -138,16 +144,9 @@ class feature_group {
   /// The sum of all D; if that overflows index_t, a number larger than the width of any output.
   [[nodiscard]] index_t total_width() const noexcept { return offsets_.back(); }
 
-  /// For verbs.
-  [[nodiscard]] std::span<const part_type> parts() const noexcept { return features_; }
-  /// For verbs.
-  [[nodiscard]] const detail::group_sizes& sizes() const noexcept { return sizes_; }
-  /// For verbs: the first feature of each table.
-  [[nodiscard]] std::span<const std::size_t> first_of_tables() const noexcept { return first_of_table_; }
-  /// For update: the fault of the smallest feature that add() found.
-  [[nodiscard]] const status& fault() const noexcept { return fault_; }
-
  private:
+  friend struct detail::group_access;
+
   // Notes the table of the feature that is about to be added.
   void join_table(const detail::feature_table& table) {
     for (const std::size_t first : first_of_table_) {
@@ -174,5 +173,42 @@ class feature_group {
   std::vector<index_t> offsets_{0};
   status fault_;
 };
+
+namespace detail {
+
+/// What verbs read of a group.
+struct group_access {
+  template <class Group>
+  static auto features(const Group& group) noexcept {
+    return std::span<const typename Group::part_type>(group.features_);
+  }
+  template <class Group>
+  static const group_sizes& sizes(const Group& group) noexcept {
+    return group.sizes_;
+  }
+  /// The first feature of each table.
+  template <class Group>
+  static std::span<const std::size_t> first_of_tables(const Group& group) noexcept {
+    return group.first_of_table_;
+  }
+  /// For update: the fault of the smallest feature that add() found.
+  template <class Group>
+  static const status& fault(const Group& group) noexcept {
+    return group.fault_;
+  }
+};
+
+template <class>
+inline constexpr bool is_feature_group = false;
+template <class Optimizer, class Bags, class Out, class Rounding>
+inline constexpr bool is_feature_group<feature_group<Optimizer, Bags, Out, Rounding>> = true;
+
+/// The outputs of a group's features.
+template <class Group>
+using group_outs = std::span<const matrix_view<typename Group::value_type, typename Group::space>>;
+template <class Group>
+using group_bags = std::span<const typename Group::bags_type>;
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -59,19 +59,19 @@ __global__ void __launch_bounds__(block_threads)
 }  // namespace DEEPREC_DEVICE
 
 template <class Context, class Group>
-[[gnu::visibility("hidden")]] status lookup_group_on(cuda_backend, const Context& ctx,
-                                                     const group_lookup_op<Group>& op, std::span<std::byte>) {
+  requires(detail::is_feature_group<Group>)
+[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx, const Group& group,
+                                               detail::group_bags<Group> bags,
+                                               detail::group_outs<Group> outs) {
   using Bags = typename Group::bags_type;
   using Out = typename Group::value_type;
-  const auto bags = op.bags();
-  const auto outs = op.outs();
-  static_assert(std::is_same_v<detail::group_space<Bags>, device_space>,
+  static_assert(std::is_same_v<typename Group::space, device_space>,
                 "deeprec::lookup: a group of host memory given to a CUDA context. Fix: "
                 "feature_group<lookups_only, jagged_view<Id, Offset, device_space>>.");
   using task_type = typename detail::device_feature<Bags, Out>::task_type;
   using launch_type = detail::group_launch<task_type>;
   static_assert(sizeof(launch_type) <= 32764);
-  const auto features = op.group().parts();
+  const auto features = detail::group_access::features(group);
   // Everything is checked before the first launch.
   detail::group_entry<task_type> entry{};
   index_t units = 0;

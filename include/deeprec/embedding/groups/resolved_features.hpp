@@ -44,7 +44,8 @@ class resolved_features {
                     std::pmr::memory_resource* memory)
       : group_(&group),
         bags_(bags),
-        batches_(memory, group.parts(), group.sizes(), group.first_of_tables()) {}
+        batches_(memory, detail::group_access::features(group), detail::group_access::sizes(group),
+                 detail::group_access::first_of_tables(group)) {}
 
  private:
   const Group* group_;
@@ -60,32 +61,31 @@ class resolved_features {
 /// @threads as resolve
 /// @error   as resolve, with the feature as the table, for the smallest feature that has a fault
 /// @example @snippet tests/embedding/resolve_test.cpp resolved_features
-template <class Context, class Optimizer, BagBatch Bags, class Out, class Rounding, class Mode = keys::find_t>
-DEEPREC_PER_UNIT [[nodiscard]] auto resolve(Context&& context_or_executor,
-                                            const feature_group<Optimizer, Bags, Out, Rounding>& group,
-                                            std::span<const std::type_identity_t<Bags>> bags, Mode = {}) {
-  using group_type = feature_group<Optimizer, Bags, Out, Rounding>;
-  using result_type = result<resolved_features<group_type>>;
+template <class Context, class Group, class Mode = keys::find_t>
+  requires(detail::is_feature_group<Group>)
+DEEPREC_PER_UNIT [[nodiscard]] result<resolved_features<Group>> resolve(Context&& context_or_executor,
+                                                                        const Group& group,
+                                                                        detail::group_bags<Group> bags,
+                                                                        Mode = {}) {
+  using result_type = result<resolved_features<Group>>;
   static_assert(std::is_same_v<Mode, keys::find_t> || std::is_same_v<Mode, keys::find_or_insert_t>,
                 "deeprec::resolve: unknown mode. Fix: keys::find or keys::find_or_insert.");
   const auto ctx = detail::as_context(context_or_executor);
-  static_assert(std::is_same_v<detail::backend_of<std::remove_const_t<decltype(ctx)>>, host_backend>,
-                "deeprec::resolve: rows are resolved on the host. Fix: pass a host context.");
-  const detail::verb_call call(ctx, "resolve");
+  const detail::host_call call(ctx, "resolve", detail::in_spaces<typename Group::space>);
   if (!call) return result_type(call.stopped());
   if (const status s =
-          detail::expect_size(bags.size(), group.parts().size(),
+          detail::expect_size(bags.size(), static_cast<std::size_t>(group.features()),
                               "resolve: the number of batches must be the number of features of the group");
       !s) {
     return result_type(s);
   }
-  std::optional<resolved_features<group_type>> rows;
+  std::optional<resolved_features<Group>> rows;
   const status s = detail::or_out_of_memory("resolve", [&] {
     rows.emplace(group, bags, ctx.memory);
     return detail::with_erased(ctx, [&](const detail::erased_context& erased) {
-      const status resolved =
-          rows->batches().resolve(erased, bags, std::is_same_v<Mode, keys::find_or_insert_t>,
-                                  [&](std::size_t t) { return group.parts()[t]->check_policies(); });
+      const status resolved = rows->batches().resolve(
+          erased, bags, std::is_same_v<Mode, keys::find_or_insert_t>,
+          [&](std::size_t t) { return detail::group_access::features(group)[t]->check_policies(); });
       if (resolved) rows->batches().count_skipped_once();
       return resolved;
     });

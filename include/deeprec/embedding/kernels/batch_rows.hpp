@@ -7,7 +7,6 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/operation.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/unit.hpp>
@@ -56,9 +55,6 @@ class unresolved_rows {
 template <class Pooling>
 using pooling_for = std::remove_cvref_t<decltype(as_pooling(std::declval<const Pooling&>()))>;
 
-/// Rows as an operation keeps them: resolved ones by reference.
-template <class Rows>
-using kept_rows = std::conditional_t<is_resolved<Rows>, const Rows&, Rows>;
 template <class Rows>
 using resolution_of = std::remove_cvref_t<decltype(std::declval<const Rows&>().resolution())>;
 
@@ -70,17 +66,6 @@ DEEPREC_INLINE status resolve_in(const Context& ctx, Resolution& rows, scratch_b
     rows.place_addresses(scratch.take<const std::byte*>(rows.addresses()).data());
   }
   return resolve_opened(ctx, rows);
-}
-
-/// The effects of reading a batch and its rows.
-template <class Rows, class F>
-void read_effects(const Rows& rows, F&& f) {
-  using source_type = typename Rows::source_type;
-  using bags_space = typename Rows::bags_type::space;
-  if constexpr (requires { rows.source().data(); }) {
-    f(effect_on<typename source_type::space>(rows.source().data(), access_mode::reads));
-  }
-  f(effect_on<bags_space>(rows.bags().ids(), access_mode::reads));
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

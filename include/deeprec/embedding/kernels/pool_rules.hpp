@@ -159,7 +159,7 @@ constexpr float max_norm_of(const Pooling& pooling) {
 
 /// Checks that the cap on norms, if there is one, is above 0.
 template <class Pooling>
-status check_max_norm(const Pooling& pooling) {
+status check_max_norm(Pooling pooling) {
   if constexpr (std::is_same_v<typename Pooling::norm_mode, max_norm>) {
     if (!(pooling.template get<max_norm>().cap > 0.0F))
       return {errc::invalid_value, "pooling: max_norm must be above 0"};
@@ -229,7 +229,7 @@ status check_pool_shapes(index_t width, const Bags& bags, bool one_row_per_bag, 
 
 /// The same, and the cap on norms, for a pooling.
 template <class Bags, class Pooling, class Out, class OutSpace>
-status lookup_shapes(index_t width, const Bags& bags, const Pooling& pooling,
+status lookup_shapes(index_t width, const Bags& bags, Pooling pooling,
                      const matrix_view<Out, OutSpace>& out) {
   using combiner_type = typename Pooling::combiner;
   if (const status s = check_pool_shapes(width, bags, !std::is_same_v<combiner_type, combiner::concat_t>,

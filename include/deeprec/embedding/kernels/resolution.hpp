@@ -110,10 +110,6 @@ class resolution {
       is_direct || is_keyed || ResolvingRowSource<Source, id_type>,
       "deeprec::lookup: not a row source. Fix: give it data(), or resolve(ids, n, addresses), or "
       "find(keys, n, addresses) for this type of ids (see deeprec/embedding/tables/row_source.hpp).");
-  static_assert(reachable_as<typename Bags::space, host_space> &&
-                    reachable_as<typename Source::space, host_space>,
-                "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a device "
-                "context.");
 
   using rows_type =
       std::conditional_t<is_direct && !std::is_integral_v<id_type>, direct_rows<id_type>, rows_by_number>;

@@ -76,7 +76,8 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 DEEPREC_PER_UNIT status fused_lookup(Context&& context_or_executor, const Source& source, const Bags& bags,
                                      const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "fused_lookup");
+  const detail::verb_call call(ctx, "fused_lookup",
+                               detail::in_spaces<typename Source::space, typename Bags::space, OutSpace>);
   if (!call) return call.stopped();
   return lookup(detail::begun(ctx), source, bags, detail::with_prune(detail::as_pooling(pooling)), out);
 }
@@ -98,7 +99,8 @@ DEEPREC_PER_UNIT status fused_lookup(Context&& context_or_executor, const Source
                                      const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
                                      matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "fused_lookup");
+  const detail::verb_call call(ctx, "fused_lookup",
+                               detail::in_spaces<typename Source::space, Space, OutSpace>);
   if (!call) return call.stopped();
   if (const status s = entries.validate_shape(); !s) return s.in_operation("fused_lookup");
   return detail::or_out_of_memory("fused_lookup", [&] {
@@ -117,9 +119,6 @@ template <class Context, class Source, class Id, class Row, MemorySpace Space, c
 DEEPREC_PER_UNIT status fused_lookup_on(host_backend, const Context& ctx, const Source& source,
                                         const coo_view<Id, Row, Space>& entries, const Pooling& pooling,
                                         matrix_view<Out, OutSpace> out) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::fused_lookup: device memory given to a host context. Fix: copy it, or pass a "
-                "device context.");
   if (detail::one_in_each_row(entries)) {
     return lookup(ctx, source, fixed_hotness_view<Id>(entries.ids(), entries.bags(), 1, entries.weights()),
                   pooling, out);

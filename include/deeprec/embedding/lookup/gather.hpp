@@ -50,7 +50,9 @@ DEEPREC_PER_UNIT status gather(Context&& context_or_executor, const Source& tabl
                 "deeprec::gather: ids are no list of integers of 32 or 64 bits. Fix: "
                 "std::span(pointer, count), a std::vector or an array_view of them.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "gather");
+  const detail::verb_call call(
+      ctx, "gather",
+      detail::in_spaces<typename Source::space, typename decltype(id_view(ids))::space, OutSpace>);
   if (!call) return call.stopped();
   const auto list = id_view(ids);
   using list_type = std::remove_const_t<decltype(list)>;
@@ -79,6 +81,17 @@ struct addressed_rows {
   }
 };
 
+/// The rows of a part are in the order of the input, so the first bad one has the smallest position.
+template <class Id>
+status fault_at_position(const partitioned_ids<Id>& parts, index_t p, index_t bad) {
+  const index_t position = parts.offsets[static_cast<std::size_t>(p)] + bad;
+  const auto found = std::find(parts.permutation.begin(), parts.permutation.end(), position);
+  return {errc::id_out_of_range,
+          {.table = p,
+           .position = static_cast<index_t>(found - parts.permutation.begin()),
+           .value = static_cast<std::int64_t>(parts.ids[static_cast<std::size_t>(position)])}};
+}
+
 }  // namespace detail
 
 /// out row k = the row of id k, from the part that holds it: gather over a table in parts.
@@ -103,7 +116,7 @@ DEEPREC_PER_UNIT status gather(Context&& context_or_executor, const Tables& tabl
   static_assert(RowSource<source>,
                 "deeprec::gather: tables are no list of row sources. Fix: a std::vector of table views.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "gather");
+  const detail::host_call call(ctx, "gather", detail::in_spaces<typename source::space, OutSpace>);
   if (!call) return call.stopped();
   const std::span<const source> list(std::data(tables), std::size(tables));
   if (const status s = detail::expect_size(static_cast<index_t>(list.size()), parts.parts(),
@@ -124,64 +137,41 @@ DEEPREC_PER_UNIT status gather(Context&& context_or_executor, const Tables& tabl
       return s.in_table(static_cast<index_t>(p));
     }
   }
-  return detail::or_out_of_memory("gather", [&] {
-    return gather_parts_on(ctx.backend(), detail::begun(ctx), list, parts, matrix_view<Out, OutSpace>(out));
+  const auto begun = detail::begun(ctx);
+  return detail::or_out_of_memory("gather", [&]() -> status {
+    const auto& positions = parts.permutation;
+    if (positions.empty()) return {};
+    std::pmr::vector<const std::byte*> addresses(parts.ids.size(), begun.memory);
+    std::pmr::vector<typename detail::guard_of<source>::type> guards(
+        begun.memory);  // until the rows are read
+    if constexpr (GuardedRowSource<source>) guards.reserve(list.size());
+    for (std::size_t p = 0; p < list.size(); ++p) {
+      if constexpr (GuardedRowSource<source>) guards.push_back(list[p].guard());
+      const array_view<const Id> ids = parts.group(static_cast<index_t>(p));
+      const fixed_hotness_view rows(ids.data(), ids.size(), 1);
+      detail::resolution part(list[p], rows, pooling{combiner::concat, bounds::check});
+      const std::byte** const to = addresses.data() + parts.offsets[p];
+      part.place_addresses(to);
+      if (const status s = part.open(); !s) return s.in_table(static_cast<index_t>(p));
+      detail::first_position bad;
+      detail::examine_all(begun, part, bad);
+      if (bad.value() != detail::first_position::none) {
+        return detail::fault_at_position(parts, static_cast<index_t>(p), bad.value());
+      }
+      if constexpr (DirectRowSource<source>) {
+        const auto row_at = part.rows();
+        detail::run_bulk(begun, {ids.size(), detail::chunk_positions, static_cast<double>(ids.size())},
+                         [&](index_t begin, index_t end, int) {
+                           for (index_t k = begin; k < end; ++k) to[k] = row_at(k);
+                         });
+      }
+    }
+    using format = std::remove_cvref_t<decltype(list[0].format())>;
+    const detail::addressed_rows<format> rows{list[0].format(), addresses};
+    return lookup(begun, rows,
+                  fixed_hotness_view(positions.data(), static_cast<index_t>(positions.size()), 1),
+                  pooling{combiner::concat, bounds::assume_valid, padding::id{-1}}, out);
   });
-}
-
-namespace detail {
-
-/// The rows of a part are in the order of the input, so the first bad one has the smallest position.
-template <class Id>
-status fault_at_position(const partitioned_ids<Id>& parts, index_t p, index_t bad) {
-  const index_t position = parts.offsets[static_cast<std::size_t>(p)] + bad;
-  const auto found = std::find(parts.permutation.begin(), parts.permutation.end(), position);
-  return {errc::id_out_of_range,
-          {.table = p,
-           .position = static_cast<index_t>(found - parts.permutation.begin()),
-           .value = static_cast<std::int64_t>(parts.ids[static_cast<std::size_t>(position)])}};
-}
-
-}  // namespace detail
-
-template <class... Args>
-status gather_parts_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class Source, class Id, class Out, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status gather_parts_on(host_backend, const Context& ctx, std::span<const Source> tables,
-                                        const partitioned_ids<Id>& parts, matrix_view<Out, OutSpace> out) {
-  const auto& positions = parts.permutation;
-  if (positions.empty()) return {};
-  std::pmr::vector<const std::byte*> addresses(parts.ids.size(), ctx.memory);
-  std::pmr::vector<typename detail::guard_of<Source>::type> guards(ctx.memory);  // until the rows are read
-  if constexpr (GuardedRowSource<Source>) guards.reserve(tables.size());
-  for (std::size_t p = 0; p < tables.size(); ++p) {
-    if constexpr (GuardedRowSource<Source>) guards.push_back(tables[p].guard());
-    const array_view<const Id> ids = parts.group(static_cast<index_t>(p));
-    const fixed_hotness_view rows(ids.data(), ids.size(), 1);
-    detail::resolution part(tables[p], rows, pooling{combiner::concat, bounds::check});
-    const std::byte** const to = addresses.data() + parts.offsets[p];
-    part.place_addresses(to);
-    if (const status s = part.open(); !s) return s.in_table(static_cast<index_t>(p));
-    detail::first_position bad;
-    detail::examine_all(ctx, part, bad);
-    if (bad.value() != detail::first_position::none) {
-      return detail::fault_at_position(parts, static_cast<index_t>(p), bad.value());
-    }
-    if constexpr (DirectRowSource<Source>) {
-      const auto row_at = part.rows();
-      detail::run_bulk(ctx, {ids.size(), detail::chunk_positions, static_cast<double>(ids.size())},
-                       [&](index_t begin, index_t end, int) {
-                         for (index_t k = begin; k < end; ++k) to[k] = row_at(k);
-                       });
-    }
-  }
-  using format = std::remove_cvref_t<decltype(tables[0].format())>;
-  const detail::addressed_rows<format> rows{tables[0].format(), addresses};
-  return lookup(ctx, rows, fixed_hotness_view(positions.data(), static_cast<index_t>(positions.size()), 1),
-                pooling{combiner::concat, bounds::assume_valid, padding::id{-1}}, out);
 }
 
 /// Pools gathered rows: a lookup in the matrix that gather wrote, by bags of row numbers.
@@ -202,7 +192,7 @@ template <class Context, class T, MemorySpace Space, BagBatch Bags, class Poolin
 DEEPREC_PER_UNIT status combine(Context&& context_or_executor, matrix_view<T, Space> rows, const Bags& bags,
                                 const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "combine");
+  const detail::verb_call call(ctx, "combine", detail::in_spaces<Space, typename Bags::space, OutSpace>);
   if (!call) return call.stopped();
   return lookup(detail::begun(ctx), as_table(rows), bags, pooling, out);
 }

@@ -17,7 +17,6 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <span>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
@@ -143,24 +142,18 @@ bool may_be_long(const Bags& bags) {
 
 }  // namespace detail
 
-template <class Context, class Rows, class Out, MemorySpace OutSpace>
-[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx,
-                                               const lookup_op<Rows, Out, OutSpace>& op,
-                                               std::span<std::byte>) {
+template <class Context, class Rows, class Out>
+[[gnu::visibility("hidden")]] status lookup_on(cuda_backend, const Context& ctx, const Rows& rows,
+                                               matrix_view<Out, device_space> out) {
   using Source = typename Rows::source_type;
   using Bags = typename Rows::bags_type;
   using Pooling = typename Rows::pooling_type;
   static_assert(
       !detail::is_resolved<Rows>,
       "deeprec::lookup: rows resolved on the host given to a CUDA context. Fix: pass table and bags.");
-  const Source& table = op.rows().source();
-  const Bags& bags = op.rows().bags();
-  const Pooling& pooling = op.rows().pooling();
-  const auto out = op.out();
-  static_assert(reachable_as<typename Bags::space, device_space> && reachable_as<OutSpace, device_space> &&
-                    reachable_as<typename Source::space, device_space>,
-                "deeprec::lookup: host memory given to a CUDA context. Fix: copy it to the device and "
-                "use views with device_space.");
+  const Source& table = rows.source();
+  const Bags& bags = rows.bags();
+  const Pooling& pooling = rows.pooling();
   static_assert(DirectRowSource<Source>,
                 "deeprec::lookup: this row source has no device form. Fix: pass a table_view.");
   constexpr bool copies = std::is_same_v<typename Pooling::combiner, combiner::concat_t>;

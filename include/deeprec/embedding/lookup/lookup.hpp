@@ -9,8 +9,6 @@
 // policies. Not here: many tables in one call, gradients.
 #pragma once
 
-#include <cstddef>
-#include <span>
 #include <type_traits>
 
 #include <deeprec/core/bulk.hpp>
@@ -18,7 +16,6 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/operation.hpp>
 #include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
@@ -32,76 +29,40 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The operation of lookup. Rows: resolved_rows, or a source and a batch that the operation resolves itself.
+namespace detail {
+
+/// The rest of both forms of lookup, and of verbs that pool rows as one.
 ///
-/// @threads as lookup
-template <class Rows, class Out, MemorySpace OutSpace = host_space>
-class lookup_op {
+/// @param rows  resolved_rows, or unresolved_rows
+template <class Context, class Rows, class Out, MemorySpace OutSpace>
+DEEPREC_PER_UNIT DEEPREC_INLINE status pool_into(const Context& ctx, const char* verb, const Rows& rows,
+                                                 matrix_view<Out, OutSpace> out) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::lookup: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(std::is_same_v<Out, float> || std::is_same_v<Out, f16> || std::is_same_v<Out, bf16> ||
                     std::is_const_v<Out>,
                 "deeprec::lookup: out of another type. Fix: float, f16 or bf16.");
-  using bags_type = typename Rows::bags_type;
-  using source_type = typename Rows::source_type;
+  const index_t width = rows.source().format().width();
+  if (const status s = lookup_shapes(width, rows.bags(), rows.pooling(), out); !s)
+    return s.in_operation(verb);
+  return or_out_of_memory(verb, [&]() __attribute__((always_inline)) -> status {
+    return lookup_on(ctx.backend(), ctx, rows, matrix_view<Out, space_for<Context>>(out));
+  });
+}
 
- public:
-  using rows_type = Rows;
-
-  lookup_op(const Rows& rows, matrix_view<Out, OutSpace> out) : rows_(rows), out_(out) {}
-  template <class Pooling>
-  lookup_op(const source_type& source, const bags_type& bags, const Pooling& pooling,
-            matrix_view<Out, OutSpace> out)
-      : rows_(source, bags, detail::as_pooling(pooling)), out_(out) {}
-
-  [[nodiscard]] static constexpr const char* name() noexcept { return "lookup"; }
-  [[nodiscard]] const Rows& rows() const noexcept { return rows_; }
-  [[nodiscard]] matrix_view<Out, OutSpace> out() const noexcept { return out_; }
-
-  /// Shapes; reads no ids.
-  [[nodiscard]] status check() const {
-    return detail::lookup_shapes(rows_.source().format().width(), rows_.bags(), rows_.pooling(), out_);
+/// Upper bound of the scratch of a lookup on the host; reads offsets.
+template <class Out, class Rows>
+index_t lookup_bytes(const Rows& rows) noexcept {
+  const index_t long_bags =
+      pool_job<resolution_of<Rows>, Out>::bytes_for(longest_bag(rows.bags()), rows.source().format().width());
+  if constexpr (is_resolved<Rows>) {
+    return long_bags;
+  } else {
+    return capped_sum(long_bags, rows.address_bytes());
   }
-  /// On the host an upper bound of the scratch of run(); reads offsets. 0 on a device, whose stream keeps
-  /// the scratch.
-  template <class Context>
-  DEEPREC_PER_UNIT [[nodiscard]] index_t scratch_bytes(const Context&) const noexcept {
-    if constexpr (std::is_same_v<detail::backend_of<Context>, host_backend>) {
-      using job = detail::pool_job<detail::resolution_of<Rows>, Out>;
-      const index_t long_bags =
-          job::bytes_for(detail::longest_bag(rows_.bags()), rows_.source().format().width());
-      if constexpr (detail::is_resolved<Rows>) {
-        return long_bags;
-      } else {
-        return detail::capped_sum(long_bags, rows_.address_bytes());
-      }
-    } else {
-      return 0;
-    }
-  }
-  template <class F>
-  void for_each_effect(F&& f) const {
-    detail::read_effects(rows_, f);
-    f(detail::effect_on<OutSpace>(out_.data_handle(), detail::stored_of<typename Rows::pooling_type>() ==
-                                                              detail::when_stored::accumulate
-                                                          ? access_mode::updates
-                                                          : access_mode::writes));
-  }
-  template <class Context>
-  DEEPREC_PER_UNIT DEEPREC_INLINE status run(const Context& ctx, std::span<std::byte> scratch) const {
-    return lookup_on(ctx.backend(), ctx, *this, scratch);
-  }
+}
 
- private:
-  detail::kept_rows<Rows> rows_;
-  matrix_view<Out, OutSpace> out_;
-};
-
-template <class Source, class Bags, class Pooling, class Out, MemorySpace OutSpace>
-lookup_op(const Source&, const Bags&, const Pooling&, matrix_view<Out, OutSpace>)
-    -> lookup_op<detail::unresolved_rows<Source, Bags, detail::pooling_for<Pooling>>, Out, OutSpace>;
-template <class Rows, class Out, MemorySpace OutSpace>
-lookup_op(const Rows&, matrix_view<Out, OutSpace>) -> lookup_op<Rows, Out, OutSpace>;
+}  // namespace detail
 
 /// Pools the rows of each bag.
 ///
@@ -140,7 +101,11 @@ template <class Context, RowSource Source, BagBatch Bags, class Pooling, class O
 DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const Source& table, const Bags& bags,
                                const Pooling& pooling, matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
-  return detail::run_now(ctx, lookup_op(table, bags, pooling, out));
+  const detail::verb_call call(ctx, "lookup",
+                               detail::in_spaces<typename Source::space, typename Bags::space, OutSpace>);
+  if (!call) return call.stopped();
+  return detail::pool_into(ctx, "lookup", detail::unresolved_rows(table, bags, detail::as_pooling(pooling)),
+                           out);
 }
 
 /// The same, for rows that were resolved (resolve.hpp): no id is checked or located again.
@@ -154,7 +119,9 @@ template <class Context, class Rows, class Out, MemorySpace OutSpace>
 DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const Rows& rows,
                                matrix_view<Out, OutSpace> out) {
   const auto ctx = detail::as_context(context_or_executor);
-  return detail::run_now(ctx, lookup_op(rows, out));
+  const detail::verb_call call(ctx, "lookup", detail::in_spaces<OutSpace>);
+  if (!call) return call.stopped();
+  return detail::pool_into(ctx, "lookup", rows, out);
 }
 
 namespace detail {
@@ -187,21 +154,17 @@ status lookup_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Rows, class Out, MemorySpace OutSpace>
-DEEPREC_PER_UNIT DEEPREC_INLINE status lookup_on(host_backend, const Context& ctx,
-                                                 const lookup_op<Rows, Out, OutSpace>& op,
-                                                 std::span<std::byte> scratch) {
-  static_assert(reachable_as<OutSpace, host_space>,
-                "deeprec::lookup: device memory given to a host context. Fix: copy it, or pass a "
-                "device context.");
-  detail::scratch_block block(scratch.data(), static_cast<index_t>(scratch.size()));
-  decltype(auto) rows = op.rows().resolution();
+template <class Context, class Rows, class Out>
+DEEPREC_PER_UNIT DEEPREC_INLINE status lookup_on(host_backend, const Context& ctx, const Rows& given,
+                                                 matrix_view<Out> out) {
+  detail::scratch_block scratch(ctx.memory, detail::lookup_bytes<Out>(given));
+  decltype(auto) rows = given.resolution();
   if constexpr (!detail::is_resolved<Rows>) {
-    if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
+    if (const status s = detail::resolve_in(ctx, rows, scratch); !s) return s;
   }
-  detail::pool_job job(rows, matrix_view<Out>(op.out()));
+  detail::pool_job job(rows, out);
   if (const status s = job.open(); !s) return s;
-  job.plan(ctx, block);
+  job.plan(ctx, scratch);
   const double ns = job.ns(*ctx.tuning);
   detail::run_bulk(ctx, {job.units(), job.grain(*ctx.tuning, detail::threads_at_once(*ctx.executor), ns), ns},
                    [&](index_t begin, index_t end, int) { job.pool(begin, end, true); });

@@ -100,7 +100,7 @@ DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_vie
       !std::is_same_v<typename detail::pooling_for<Pooling>::combiner, combiner::concat_t>,
       "deeprec::sparse_segment: concat has a row for each index. Fix: lookup, or gather_rows for copies.");
   const auto given = detail::as_context(context_or_executor);
-  const detail::verb_call call(given, "sparse_segment");
+  const detail::host_call call(given, "sparse_segment");
   if (!call) return call.stopped();
   const auto ctx = detail::begun(given);
   if (const status s = detail::expect_size(segments.size(), ids.size(),
@@ -139,11 +139,8 @@ DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_vie
     const auto table =
         as_table(matrix_view<const element>(data.data_handle(), data.extent(0), data.extent(1), stride));
     const jagged_view<id_type, index_t> bags(offsets.data(), out.extent(0), ids.data(), ids.size());
-    const lookup_op op(table, bags, pooling, rows_out);
-    if (const status s = op.check(); !s) return s;
-    const index_t bytes = op.scratch_bytes(ctx);
-    const detail::scratch_block scratch(ctx.memory, bytes);
-    return op.run(ctx, {scratch.data(), static_cast<std::size_t>(bytes)});
+    return detail::pool_into(ctx, "sparse_segment",
+                             detail::unresolved_rows(table, bags, detail::as_pooling(pooling)), rows_out);
   });
 }
 

@@ -26,79 +26,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Encodes every row of a matrix.
-///
-/// @shape    source (R,D), any row stride · table (R,D)
-/// @dtype    source f32; rows of any format
-/// @space    both reachable from the context
-/// @pre      source and table don't overlap
-/// @post     every row's bytes are written; gaps between rows and optimizer state are not
-/// @numerics int8, int4: bias = the row's smallest value, scale = (largest - bias) / (2^bits - 1), so that
-///           |x - dequantized x| <= scale / 2, and with a scale and bias of f32 a constant row comes back
-///           exactly. Both are rounded to what the row stores, the bias down and the scale up. f16, bf16,
-///           fp8: to nearest even. Split rows: exact
-/// @cost     O(R*D): reads the source twice, writes the table; no allocation
-/// @threads  one caller, no lookup of the table at the same time
-/// @error    shape_mismatch · invalid_value with row and column, of the first such row: a value is NaN,
-///           infinite, or too large for the format. On an error nothing is written
-/// @example  @snippet tests/embedding/quantize_test.cpp quantize
-template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace TableSpace>
-DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<const float, SourceSpace> source,
-                                 table_view<Format, TableSpace> table) {
-  const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "quantize");
-  if (!call) return call.stopped();
-  if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
-    return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
-  }
-  if (!source.valid()) return source.validate("quantize: source must not be null");
-  if (const status s = detail::check_source(table); !s) return s.in_operation("quantize");
-  return detail::or_out_of_memory("quantize", [&] {
-    return quantize_on(ctx.backend(), ctx, matrix_view<const float, SourceSpace>(source), table);
-  });
-}
-
-/// The same, for a source that may be written.
-template <class Context, MemorySpace SourceSpace, RowFormat Format, MemorySpace TableSpace>
-DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<float, SourceSpace> source,
-                                 table_view<Format, TableSpace> table) {
-  return quantize(context_or_executor, matrix_view<const float, SourceSpace>(source), table);
-}
-
-/// Decodes every row of a table.
-///
-/// @shape    table (R,D) · out (R,D), any row stride
-/// @dtype    rows of any format; out f32
-/// @space    both reachable from the context
-/// @pre      table and out don't overlap
-/// @post     every row of out is written
-/// @numerics as the format's decode: exact, but for int8 and int4, where code * scale is rounded and then the
-///           sum with the bias, without a fused multiply-add. The same bits on every ISA: those of a gather,
-///           of concat, and of sum, mean, sqrtn and max of one id without a weight
-/// @cost     O(R*D): reads the table, writes out; no allocation
-/// @threads  reentrant; lookups of the table may run at the same time
-/// @error    shape_mismatch; nothing is written then
-template <class Context, RowFormat Format, MemorySpace TableSpace, class Byte, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status dequantize(Context&& context_or_executor,
-                                   const basic_table_view<Format, TableSpace, Byte>& table,
-                                   matrix_view<float, OutSpace> out) {
-  const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "dequantize");
-  if (!call) return call.stopped();
-  if (out.extent(0) != table.rows() || out.extent(1) != table.width()) {
-    return {errc::shape_mismatch, "dequantize: out must have the shape (R,D) of the table"};
-  }
-  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
-    return {errc::shape_mismatch, "dequantize: out.stride(0) must be at least out.extent(1)"};
-  }
-  if (!out.valid()) return out.validate("dequantize: out must not be null");
-  if (const status s = detail::check_source(table); !s) return s.in_operation("dequantize");
-  return detail::or_out_of_memory("dequantize", [&] {
-    return dequantize_on(ctx.backend(), ctx, const_table_view<Format, TableSpace>(table),
-                         matrix_view<float, OutSpace>(out));
-  });
-}
-
 namespace detail {
 
 inline namespace DEEPREC_UNIT {
@@ -129,57 +56,95 @@ inline index_t quantize_grain(index_t width) {
 
 }  // namespace detail
 
-template <class... Args>
-status quantize_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace SourceSpace, class Format, MemorySpace TableSpace>
-DEEPREC_PER_UNIT status quantize_on(host_backend, const Context& ctx,
-                                    matrix_view<const float, SourceSpace> source,
-                                    table_view<Format, TableSpace> table) {
-  static_assert(reachable_as<SourceSpace, host_space> && reachable_as<TableSpace, host_space>,
-                "deeprec::quantize: device memory given to a host context. Fix: copy it to the host.");
-  const Format format = table.format();
-  const index_t rows = source.extent(0);
-  const index_t grain = detail::quantize_grain(source.extent(1));
-  const auto ns = static_cast<double>(detail::capped_product(rows, source.extent(1)));
-  const auto check = [&](index_t begin, index_t end) -> status {
-    for (index_t row = begin; row < end; ++row) {
-      const index_t column = detail::first_unfit(format, source.row(row));
-      if (column < 0) continue;
-      return {errc::invalid_value,
-              detail::is_finite(source.row(row)[column]) ? "quantize: too large for the rows' format"
-                                                         : "quantize: values must be finite",
-              {.row = row, .column = column}};
-    }
+/// Encodes every row of a matrix.
+///
+/// @shape    source (R,D), any row stride · table (R,D)
+/// @dtype    source f32; rows of any format
+/// @space    both reachable from the context
+/// @pre      source and table don't overlap
+/// @post     every row's bytes are written; gaps between rows and optimizer state are not
+/// @numerics int8, int4: bias = the row's smallest value, scale = (largest - bias) / (2^bits - 1), so that
+///           |x - dequantized x| <= scale / 2, and with a scale and bias of f32 a constant row comes back
+///           exactly. Both are rounded to what the row stores, the bias down and the scale up. f16, bf16,
+///           fp8: to nearest even. Split rows: exact
+/// @cost     O(R*D): reads the source twice, writes the table; no allocation
+/// @threads  one caller, no lookup of the table at the same time
+/// @error    shape_mismatch · invalid_value with row and column, of the first such row: a value is NaN,
+///           infinite, or too large for the format. On an error nothing is written
+/// @example  @snippet tests/embedding/quantize_test.cpp quantize
+template <class Context, RowFormat Format, MemorySpace Space>
+DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<const float> source,
+                                 table_view<Format, Space> table) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::host_call call(ctx, "quantize", detail::in_spaces<Space>);
+  if (!call) return call.stopped();
+  if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
+    return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
+  }
+  if (!source.valid()) return source.validate("quantize: source must not be null");
+  if (const status s = detail::check_source(table); !s) return s.in_operation("quantize");
+  return detail::or_out_of_memory("quantize", [&]() -> status {
+    const Format format = table.format();
+    const index_t rows = source.extent(0);
+    const index_t grain = detail::quantize_grain(source.extent(1));
+    const auto ns = static_cast<double>(detail::capped_product(rows, source.extent(1)));
+    const auto check = [&](index_t begin, index_t end) -> status {
+      for (index_t row = begin; row < end; ++row) {
+        const index_t column = detail::first_unfit(format, source.row(row));
+        if (column < 0) continue;
+        return {errc::invalid_value,
+                detail::is_finite(source.row(row)[column]) ? "quantize: too large for the rows' format"
+                                                           : "quantize: values must be finite",
+                {.row = row, .column = column}};
+      }
+      return {};
+    };
+    if (const status s = detail::first_fault(ctx, {rows, grain, ns}, check); !s) return s;
+    detail::run_bulk(ctx, {rows, grain, ns}, [&](index_t begin, index_t end, int) {
+      for (index_t row = begin; row < end; ++row) format.encode(source.row(row), table.row(row));
+    });
     return {};
-  };
-  if (const status s = detail::first_fault(ctx, {rows, grain, ns}, check); !s) return s;
-  detail::run_bulk(ctx, {rows, grain, ns}, [&](index_t begin, index_t end, int) {
-    for (index_t row = begin; row < end; ++row) format.encode(source.row(row), table.row(row));
   });
-  return {};
 }
 
-template <class... Args>
-status dequantize_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class Format, MemorySpace TableSpace, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status dequantize_on(host_backend, const Context& ctx,
-                                      const_table_view<Format, TableSpace> table,
-                                      matrix_view<float, OutSpace> out) {
-  static_assert(reachable_as<TableSpace, host_space> && reachable_as<OutSpace, host_space>,
-                "deeprec::dequantize: device memory given to a host context. Fix: copy it to the host.");
-  const Format format = table.format();
-  const auto ns = static_cast<double>(detail::capped_product(table.rows(), table.width()));
-  detail::run_bulk(ctx, {table.rows(), detail::quantize_grain(table.width()), ns},
-                   [&](index_t begin, index_t end, int) {
-                     for (index_t row = begin; row < end; ++row) format.decode(table.row(row), out.row(row));
-                   });
-  return {};
+/// Decodes every row of a table.
+///
+/// @shape    table (R,D) · out (R,D), any row stride
+/// @dtype    rows of any format; out f32
+/// @space    both reachable from the context
+/// @pre      table and out don't overlap
+/// @post     every row of out is written
+/// @numerics as the format's decode: exact, but for int8 and int4, where code * scale is rounded and then the
+///           sum with the bias, without a fused multiply-add. The same bits on every ISA: those of a gather,
+///           of concat, and of sum, mean, sqrtn and max of one id without a weight
+/// @cost     O(R*D): reads the table, writes out; no allocation
+/// @threads  reentrant; lookups of the table may run at the same time
+/// @error    shape_mismatch; nothing is written then
+template <class Context, RowFormat Format, MemorySpace Space, class Byte>
+DEEPREC_PER_UNIT status dequantize(Context&& context_or_executor,
+                                   const basic_table_view<Format, Space, Byte>& table,
+                                   matrix_view<float> out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::host_call call(ctx, "dequantize", detail::in_spaces<Space>);
+  if (!call) return call.stopped();
+  if (out.extent(0) != table.rows() || out.extent(1) != table.width()) {
+    return {errc::shape_mismatch, "dequantize: out must have the shape (R,D) of the table"};
+  }
+  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
+    return {errc::shape_mismatch, "dequantize: out.stride(0) must be at least out.extent(1)"};
+  }
+  if (!out.valid()) return out.validate("dequantize: out must not be null");
+  if (const status s = detail::check_source(table); !s) return s.in_operation("dequantize");
+  return detail::or_out_of_memory("dequantize", [&]() -> status {
+    const Format format = table.format();
+    const auto ns = static_cast<double>(detail::capped_product(table.rows(), table.width()));
+    detail::run_bulk(ctx, {table.rows(), detail::quantize_grain(table.width()), ns},
+                     [&](index_t begin, index_t end, int) {
+                       for (index_t row = begin; row < end; ++row)
+                         format.decode(table.row(row), out.row(row));
+                     });
+    return {};
+  });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

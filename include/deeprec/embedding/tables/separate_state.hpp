@@ -1,7 +1,7 @@
 // Rows whose optimizer state is stored in a separate matrix, as in frameworks that keep weights and moments
 // in separate tensors.
 //
-//   update(ctx, bags, gradient, combiner::sum, adam{}, with_state(weights_view, moments_view));
+//   update(ctx, with_state(weights_view, moments_view), bags, combiner::sum, gradient, adam{});
 //
 //   weights   | w0 w1 ... w(D-1) |  row r          state   | row state, element states |  row r
 //

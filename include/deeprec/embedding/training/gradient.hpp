@@ -1,8 +1,8 @@
 // Gradients of a pooled lookup that are returned instead of applied.
 //
-//   row_gradients(ctx, bags, g, pooling, R, out)   out.rows (U) ascending, out.values (U,D): one row for each
+//   row_gradients(ctx, R, bags, pooling, g, out)   out.rows (U) ascending, out.values (U,D): one row for each
 //                                                  row of the table that the batch used
-//   weight_gradients(ctx, table, bags, g, pooling, out (N))
+//   weight_gradients(ctx, table, bags, pooling, g, out (N))
 //
 // g is the gradient of lookup's output (B,D), `pooling` the one that lookup was given. To apply row gradients
 // directly, without storing them: update (update.hpp).
@@ -139,73 +139,6 @@ inline constexpr gradient_texts row_gradients_texts{
     "row_gradients: gradient.extent(0) must be the number of bags B",
     "row_gradients: gradient must not be null"};
 
-}  // namespace detail
-
-/// The gradient of each row that a batch used.
-///
-/// @shape    bags as given to lookup · gradient of lookup's output (B,D) · table_rows R · out (U) and (U,D)
-/// @dtype    f32
-/// @space    host
-/// @pre      out owns no memory of the inputs
-/// @post     out.rows ascends; each row of the batch once
-/// @numerics as update. The gradient with respect to the pooled rows: it does not flow through max_norm,
-///           which needs the rows (rejected by a static_assert)
-/// @cost     O(N*D) and a sort of the ids; allocates what out lacks, and about 50 bytes per id and per bag
-///           and 4 * D per 4096 ids from the context's resource
-/// @threads  reentrant
-/// @error    as lookup; shape_mismatch for a null gradient; unsupported when out owns memory of the bags or
-///           of the gradient. On an error out is as before
-/// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
-template <class Context, BagBatch Bags, MemorySpace Space, class Pooling>
-DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor, const Bags& bags,
-                                      matrix_view<const float, Space> gradient, const Pooling& pooling,
-                                      index_t table_rows, sparse_gradient& out) {
-  const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "row_gradients");
-  if (!call) return call.stopped();
-  detail::check_row_gradients_pooling<detail::pooling_for<Pooling>>();
-  if (const status s =
-          detail::check_gradient(gradient, gradient.extent(1), bags.bags(), detail::row_gradients_texts);
-      !s) {
-    return s;
-  }
-  if (table_rows < 0) return {errc::shape_mismatch, "row_gradients: table_rows must not be negative"};
-  return detail::or_out_of_memory("row_gradients", [&] {
-    return row_gradients_on(
-        ctx.backend(), ctx,
-        detail::unresolved_rows(detail::numbered_rows{table_rows}, bags, detail::as_pooling(pooling)),
-        matrix_view<const float, Space>(gradient), out);
-  });
-}
-
-/// The same, for rows that were resolved; of a keyed source, out.rows are its keys.
-///
-/// @error as row_gradients, except for ids and weights
-template <class Context, class Source, class Bags, class Pooling, MemorySpace Space>
-DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor,
-                                      const resolved_rows<Source, Bags, Pooling>& rows,
-                                      matrix_view<const float, Space> gradient, sparse_gradient& out) {
-  const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "row_gradients");
-  if (!call) return call.stopped();
-  detail::check_row_gradients_pooling<Pooling>();
-  if (const status s = detail::check_gradient(gradient, rows.source().format().width(), rows.bags().bags(),
-                                              detail::row_gradients_texts);
-      !s) {
-    return s;
-  }
-  return detail::or_out_of_memory("row_gradients", [&] {
-    return row_gradients_on(ctx.backend(), ctx, rows, matrix_view<const float, Space>(gradient), out);
-  });
-}
-
-template <class... Args>
-status row_gradients_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-namespace detail {
-
 /// The groups in ascending order of their rows' numbers; empty where they are in that order.
 inline std::pmr::vector<index_t> groups_by_number(const batch_groups& grouped,
                                                   std::pmr::memory_resource* memory) {
@@ -218,31 +151,30 @@ inline std::pmr::vector<index_t> groups_by_number(const batch_groups& grouped,
   return order;
 }
 
-}  // namespace detail
-
+/// The body of both forms of row_gradients.
 template <class Context, class Rows>
-DEEPREC_PER_UNIT status row_gradients_on(host_backend, const Context& ctx, const Rows& given,
+DEEPREC_PER_UNIT status gather_gradients(const Context& ctx, const Rows& given,
                                          matrix_view<const float> gradient, sparse_gradient& out) {
   const index_t width = gradient.extent(1);
-  const detail::backward_size size{
-      .positions = detail::grouped_positions(given.bags(), given.pooling()), .width = width, .workers = 0};
-  index_t bytes = detail::backward_pass::bytes_for(size);
-  if constexpr (!detail::is_resolved<Rows>) bytes = detail::capped_sum(bytes, detail::group_bytes(given));
-  detail::scratch_block block(ctx.memory, bytes);
+  const backward_size size{
+      .positions = grouped_positions(given.bags(), given.pooling()), .width = width, .workers = 0};
+  index_t bytes = backward_pass::bytes_for(size);
+  if constexpr (!is_resolved<Rows>) bytes = capped_sum(bytes, group_bytes(given));
+  scratch_block block(ctx.memory, bytes);
   decltype(auto) rows = given.resolution();
-  if constexpr (!detail::is_resolved<Rows>) {
-    if (const status s = detail::resolve_in(ctx, rows, block); !s) return s;
+  if constexpr (!is_resolved<Rows>) {
+    if (const status s = resolve_in(ctx, rows, block); !s) return s;
   }
-  decltype(auto) groups = detail::groups_of(ctx, given, rows, detail::group_order::ascending, block);
-  if (detail::owns(detail::arrays_of(out), given.bags(), gradient)) {
+  decltype(auto) groups = groups_of(ctx, given, rows, group_order::ascending, block);
+  if (owns(arrays_of(out), given.bags(), gradient)) {
     return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
   }
-  detail::backward_pass pass(block, size);
+  backward_pass pass(block, size);
   pass.add(ctx, rows, gradient);
   pass.arrange(ctx, groups.groups());
-  const std::pmr::vector<index_t> order = detail::groups_by_number(groups, ctx.memory);
+  const std::pmr::vector<index_t> order = groups_by_number(groups, ctx.memory);
   const index_t count = groups.groups().groups();
-  const auto floats = static_cast<std::size_t>(detail::capped_product(count, width));
+  const auto floats = static_cast<std::size_t>(capped_product(count, width));
   out.rows.reserve(static_cast<std::size_t>(count));
   out.values.reserve(floats);
   rows.count_skipped();
@@ -255,28 +187,86 @@ DEEPREC_PER_UNIT status row_gradients_on(host_backend, const Context& ctx, const
       out.rows[static_cast<std::size_t>(rank + i)] = groups.rows().number(g + i);
     }
     if (width == 0) return;
-    detail::gradient_args pooled = pass.pooled();
+    gradient_args pooled = pass.pooled();
     pooled.out = out.values.data() + (rank - g) * width;
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      return pool_bags<float>(region, detail::gradient_policy{}, pooled, g, g + n);
+      return pool_bags<float>(region, gradient_policy{}, pooled, g, g + n);
     });
   };
-  const double ns = detail::ns_of_row(*ctx.tuning, given.bags().bags(), width * index_t{sizeof(float)}) *
+  const double ns = ns_of_row(*ctx.tuning, given.bags().bags(), width * index_t{sizeof(float)}) *
                     static_cast<double>(groups.groups().size());
-  detail::run_bulk(ctx, {count, 256, ns}, [&](index_t begin, index_t end, int) {
+  run_bulk(ctx, {count, 256, ns}, [&](index_t begin, index_t end, int) {
     if (order.empty()) return write(begin, begin, end - begin);
     for (index_t rank = begin; rank < end; ++rank) write(order[static_cast<std::size_t>(rank)], rank, 1);
   });
-  if (width == 0 || groups.groups().size() <= detail::chunk_positions) return {};
+  if (width == 0 || groups.groups().size() <= chunk_positions) return {};
   const index_t* const starts = groups.groups().starts();
   for (index_t rank = 0; rank < count; ++rank) {
     const index_t g = order.empty() ? rank : order[static_cast<std::size_t>(rank)];
-    if (starts[g + 1] - starts[g] <= detail::chunk_positions) continue;
-    detail::gradient_args pooled = pass.pooled();
+    if (starts[g + 1] - starts[g] <= chunk_positions) continue;
+    gradient_args pooled = pass.pooled();
     pooled.out = out.values.data() + (rank - g) * width;
-    detail::pool_long_bag<float, detail::gradient_policy>(ctx, pooled, g, pass.long_bags());
+    pool_long_bag<float, gradient_policy>(ctx, pooled, g, pass.long_bags());
   }
   return {};
+}
+
+}  // namespace detail
+
+/// The gradient of each row that a batch used.
+///
+/// @shape    table_rows R · bags as given to lookup · gradient of lookup's output (B,D) · out (U) and (U,D)
+/// @dtype    f32
+/// @space    host
+/// @pre      out owns no memory of the inputs
+/// @post     out.rows ascends; each row of the batch once
+/// @numerics as update. The gradient with respect to the pooled rows: it does not flow through max_norm,
+///           which needs the rows (rejected by a static_assert)
+/// @cost     O(N*D) and a sort of the ids; allocates what out lacks, and about 50 bytes per id and per bag
+///           and 4 * D per 4096 ids from the context's resource
+/// @threads  reentrant
+/// @error    as lookup; shape_mismatch for a null gradient; unsupported when out owns memory of the bags or
+///           of the gradient. On an error out is as before
+/// @example  @snippet tests/embedding/gradient_test.cpp row_gradients
+template <class Context, BagBatch Bags, class Pooling>
+DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor, index_t table_rows, const Bags& bags,
+                                      const Pooling& pooling, matrix_view<const float> gradient,
+                                      sparse_gradient& out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::host_call call(ctx, "row_gradients", detail::in_spaces<typename Bags::space>);
+  if (!call) return call.stopped();
+  detail::check_row_gradients_pooling<detail::pooling_for<Pooling>>();
+  if (const status s =
+          detail::check_gradient(gradient, gradient.extent(1), bags.bags(), detail::row_gradients_texts);
+      !s) {
+    return s;
+  }
+  if (table_rows < 0) return {errc::shape_mismatch, "row_gradients: table_rows must not be negative"};
+  return detail::or_out_of_memory("row_gradients", [&] {
+    return detail::gather_gradients(
+        ctx, detail::unresolved_rows(detail::numbered_rows{table_rows}, bags, detail::as_pooling(pooling)),
+        gradient, out);
+  });
+}
+
+/// The same, for rows that were resolved; of a keyed source, out.rows are its keys.
+///
+/// @error as row_gradients, except for ids and weights
+template <class Context, class Source, class Bags, class Pooling>
+DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor,
+                                      const resolved_rows<Source, Bags, Pooling>& rows,
+                                      matrix_view<const float> gradient, sparse_gradient& out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::host_call call(ctx, "row_gradients");
+  if (!call) return call.stopped();
+  detail::check_row_gradients_pooling<Pooling>();
+  if (const status s = detail::check_gradient(gradient, rows.source().format().width(), rows.bags().bags(),
+                                              detail::row_gradients_texts);
+      !s) {
+    return s;
+  }
+  return detail::or_out_of_memory("row_gradients",
+                                  [&] { return detail::gather_gradients(ctx, rows, gradient, out); });
 }
 
 namespace detail {
@@ -287,18 +277,16 @@ inline constexpr gradient_texts weight_gradients_texts{
     "weight_gradients: gradient must not be null"};
 
 /// Checks the shapes of weight_gradients and runs it.
-template <class Context, class Rows, class Space>
-DEEPREC_PER_UNIT status check_and_dot(Context&& context_or_executor, const Rows& rows,
-                                      matrix_view<const float, Space> gradient, std::span<float> out) {
+template <class Context, class Rows>
+DEEPREC_PER_UNIT status check_and_dot(const Context& ctx, const Rows& rows,
+                                      matrix_view<const float, space_for<Context>> gradient,
+                                      std::span<float> out) {
   using combiner_type = typename Rows::pooling_type::combiner;
   static_assert(
       !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
       "deeprec::weight_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
   static_assert(Storage<typename Rows::source_type::format_type::element>,
                 "deeprec::weight_gradients: rows are not an array of floats. Fix: a table of plain_rows.");
-  const auto ctx = as_context(context_or_executor);
-  const verb_call call(ctx, "weight_gradients");
-  if (!call) return call.stopped();
   if (const status s = check_gradient(gradient, rows.source().format().width(), rows.bags().bags(),
                                       weight_gradients_texts);
       !s) {
@@ -327,23 +315,31 @@ DEEPREC_PER_UNIT status check_and_dot(Context&& context_or_executor, const Rows&
 /// @threads  reentrant; a concurrent writer of the table's rows is not safe
 /// @error    as lookup; shape_mismatch for a null gradient or out. On an error nothing is written
 /// @example  @snippet tests/embedding/gradient_test.cpp weight_gradients
-template <class Context, RowSource Source, BagBatch Bags, MemorySpace Space, class Pooling>
+template <class Context, RowSource Source, BagBatch Bags, class Pooling>
 DEEPREC_PER_UNIT status weight_gradients(Context&& context_or_executor, const Source& table, const Bags& bags,
-                                         matrix_view<const float, Space> gradient, const Pooling& pooling,
+                                         const Pooling& pooling,
+                                         matrix_arg<const float, space_for<Context>> gradient,
                                          std::span<float> out) {
-  return detail::check_and_dot(context_or_executor,
-                               detail::unresolved_rows(table, bags, detail::as_pooling(pooling)),
-                               matrix_view<const float, Space>(gradient), out);
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "weight_gradients",
+                               detail::in_spaces<typename Source::space, typename Bags::space>);
+  if (!call) return call.stopped();
+  return detail::check_and_dot(ctx, detail::unresolved_rows(table, bags, detail::as_pooling(pooling)),
+                               gradient, out);
 }
 
 /// The same, for rows that were resolved.
 ///
 /// @error as weight_gradients, except for ids and weights
-template <class Context, class Source, class Bags, class Pooling, MemorySpace Space>
+template <class Context, class Source, class Bags, class Pooling>
 DEEPREC_PER_UNIT status weight_gradients(Context&& context_or_executor,
                                          const resolved_rows<Source, Bags, Pooling>& rows,
-                                         matrix_view<const float, Space> gradient, std::span<float> out) {
-  return detail::check_and_dot(context_or_executor, rows, matrix_view<const float, Space>(gradient), out);
+                                         matrix_arg<const float, space_for<Context>> gradient,
+                                         std::span<float> out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const detail::verb_call call(ctx, "weight_gradients");
+  if (!call) return call.stopped();
+  return detail::check_and_dot(ctx, rows, gradient, out);
 }
 
 namespace detail {

@@ -115,10 +115,10 @@ status launch_steps(const Task& task, index_t records, cudaStream_t on) {
 
 }  // namespace DEEPREC_DEVICE
 
-template <class Context, class Rows, class Optimizer, class Rounding, MemorySpace GradientSpace>
-[[gnu::visibility("hidden")]] status update_on(cuda_backend, const Context& ctx,
-                                               const update_op<Rows, Optimizer, Rounding, GradientSpace>& op,
-                                               std::span<std::byte>) {
+template <class Context, class Rows, class Optimizer, class Rounding>
+[[gnu::visibility("hidden")]] status update_on(cuda_backend, const Context& ctx, const Rows& rows,
+                                               matrix_view<const float, device_space> gradient,
+                                               const Optimizer& optimizer, const Rounding& rounding) {
   using Bags = typename Rows::bags_type;
   using Pooling = typename Rows::pooling_type;
   using Table = typename Rows::source_type;
@@ -128,17 +128,9 @@ template <class Context, class Rows, class Optimizer, class Rounding, MemorySpac
       "deeprec::update: rows resolved on the host given to a CUDA context. Fix: pass table and bags.");
   static_assert(DirectRowSource<Table>,
                 "deeprec::update: this row source has no device form. Fix: pass a table_view.");
-  const Bags& bags = op.rows().bags();
-  const Pooling& pooling = op.rows().pooling();
-  const Table& table = op.rows().source();
-  const Optimizer& optimizer = op.optimizer();
-  const Rounding& rounding = op.rounding();
-  const auto gradient = op.gradient();
-  static_assert(
-      reachable_as<typename Bags::space, device_space> && reachable_as<GradientSpace, device_space> &&
-          reachable_as<typename Table::space, device_space>,
-      "deeprec::update: host memory given to a CUDA context. Fix: copy it to the device and use views "
-      "with device_space.");
+  const Bags& bags = rows.bags();
+  const Pooling& pooling = rows.pooling();
+  const Table& table = rows.source();
   using batch_task = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), float>;
   if (const status s = detail::device_shapes(table, bags); !s) return s;
   auto batch = detail::task_of<batch_task>(table, pooling, bags.weights() != nullptr);

@@ -100,36 +100,17 @@ inline fault refuse_step(const step_core& g, index_t op, const char* rule, const
   return {status(code, fault_place{.item = op}), {}, text + ')'};
 }
 
-/// The bytes of all variables, cut into pieces at each begin and each end of one: two variables overlap where
-/// they have a piece in common.
-class variable_pieces {
- public:
-  explicit variable_pieces(const step_core& g) {
-    for (index_t v = 0; v < g.size(); ++v) {
-      for (const step_input& in : g.op(v).inputs) {
-        if (in.is_variable()) borders_.insert(borders_.end(), {in.begin(), in.end()});
-      }
-    }
-    std::sort(borders_.begin(), borders_.end());
-    borders_.erase(std::unique(borders_.begin(), borders_.end()), borders_.end());
-  }
-  [[nodiscard]] std::size_t size() const noexcept { return borders_.size(); }
-  /// Calls f(piece) for those of an input that is a variable.
-  template <class F>
-  void for_each(const step_input& in, const F& f) const {
-    auto piece = std::lower_bound(borders_.begin(), borders_.end(), in.begin());
-    for (; *piece < in.end(); ++piece) f(static_cast<std::size_t>(piece - borders_.begin()));
-  }
-
- private:
-  std::vector<std::uintptr_t> borders_;
-};
-
 /// Calls edge(earlier, later) for ops that access variables which overlap, one of them changing it, in the
 /// order of adding; and for external ops. What follows from other edges is left out.
 template <class Edge>
 void for_each_effect_edge(const step_core& g, const Edge& edge) {
-  const variable_pieces pieces(g);
+  memory_pieces pieces;
+  for (index_t v = 0; v < g.size(); ++v) {
+    for (const step_input& in : g.op(v).inputs) {
+      if (in.is_variable()) pieces.add(in.begin(), in.end());
+    }
+  }
+  pieces.close();
   std::vector<effect_order> of_piece(pieces.size());
   std::vector<index_t> last(static_cast<std::size_t>(g.size()), -1);  // the op that an op has an edge to
   index_t external = -1;
@@ -140,7 +121,7 @@ void for_each_effect_edge(const step_core& g, const Edge& edge) {
     };
     for (const step_input& in : op.inputs) {
       if (!in.is_variable() || (in.use == variable_use::stale_read && in.window > 1)) continue;
-      pieces.for_each(in, [&](std::size_t piece) {
+      pieces.for_each(in.begin(), in.end(), [&](std::size_t piece) {
         const auto number = static_cast<digraph::number>(v);
         if (in.changes()) {
           of_piece[piece].changes(number, join);
@@ -187,12 +168,18 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
     index_t op;
     const step_input* how;
   };
-  const variable_pieces pieces(g);
+  memory_pieces pieces;
+  for (index_t v = 0; v < g.size(); ++v) {
+    for (const step_input& in : g.op(v).inputs) {
+      if (in.is_variable()) pieces.add(in.begin(), in.end());
+    }
+  }
+  pieces.close();
   std::vector<std::vector<one_access>> of_piece(pieces.size());
   for (index_t v = 0; v < g.size(); ++v) {
     for (const step_input& in : g.op(v).inputs) {
       if (!in.is_variable() || g.is_local(in)) continue;
-      pieces.for_each(in, [&](std::size_t piece) { of_piece[piece].push_back({v, &in}); });
+      pieces.for_each(in.begin(), in.end(), [&](std::size_t piece) { of_piece[piece].push_back({v, &in}); });
     }
   }
   const auto level = [&](const one_access& a) { return cuts[static_cast<std::size_t>(a.op)]; };

@@ -38,22 +38,26 @@ status check_counts(const Group& group, std::size_t bags, std::size_t views, con
   return expect_size(views, features, of_views);
 }
 
-/// A verb: calls f, the rest of it, with the views of the features in a matrix of all of them.
-template <class View, class Context, class Group, class Matrix, class F>
-status with_views(const Context& ctx, const char* verb, const Group& group, const Matrix& all,
-                  const char* null_text, const char* width_text, const F& f) {
-  const verb_call call(ctx, verb);
-  if (!call) return call.stopped();
-  if (const status s = expect_size(all.extent(1), group.total_width(), width_text); !s) return s;
-  if (!all.valid()) return all.validate(null_text);
+/// The texts of the faults of the matrix of all features: literals.
+struct joint_texts {
+  const char* null;
+  const char* width;
+};
+
+/// Calls f, the rest of a verb that has begun, with the views of the features in a matrix of all of them.
+template <class Context, class Group, class T, class Space, class F>
+status with_views(const Context& ctx, const char* verb, const Group& group, matrix_view<T, Space> all,
+                  const joint_texts& texts, const F& f) {
+  if (const status s = expect_size(all.extent(1), group.total_width(), texts.width); !s) return s;
+  if (!all.valid()) return all.validate(texts.null);
   return or_out_of_memory(verb, [&]() -> status {
-    std::pmr::vector<View> views(ctx.memory);
+    std::pmr::vector<matrix_view<T, Space>> views(ctx.memory);
     views.reserve(static_cast<std::size_t>(group.features()));
     for (index_t t = 0; t < group.features(); ++t) {
       auto* const first = all.empty() ? nullptr : all.data_handle() + group.offset(t);
       views.emplace_back(first, all.extent(0), group.width(t), all.stride(0));
     }
-    return f(std::span<const View>(views));
+    return f(std::span<const matrix_view<T, Space>>(views));
   });
 }
 

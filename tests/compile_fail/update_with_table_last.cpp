@@ -1,4 +1,4 @@
-// expect: "deeprec::update: the table, which is written, comes last. Fix: update.context, bags, gradient, "
+// expect: "deeprec::update: the table comes second, as in lookup. Fix: update.context, table.view.., "
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -8,8 +8,8 @@ deeprec::status call(deeprec::dense_table<deeprec::f32_rows>& table, deeprec::ja
                      deeprec::matrix_view<const float> gradient) {
   deeprec::inline_executor executor;
 #if DEEPREC_MUST_FAIL
-  return deeprec::update(executor, table.view(), bags, deeprec::combiner::sum, gradient, deeprec::adagrad{});
-#else
   return deeprec::update(executor, bags, gradient, deeprec::combiner::sum, deeprec::adagrad{}, table.view());
+#else
+  return deeprec::update(executor, table.view(), bags, deeprec::combiner::sum, gradient, deeprec::adagrad{});
 #endif
 }
