@@ -68,14 +68,11 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/detail/cuda_cublaslt_plan.hpp
     include/deeprec/dense/detail/dice.inl
     include/deeprec/dense/detail/dice_args.hpp
-    include/deeprec/dense/detail/dice_kernels.hpp
     include/deeprec/dense/detail/dot_interaction.inl
     include/deeprec/dense/detail/dot_interaction_args.hpp
-    include/deeprec/dense/detail/dot_interaction_kernels.hpp
     include/deeprec/dense/detail/float_rows.hpp
     include/deeprec/dense/detail/fm_interaction.inl
     include/deeprec/dense/detail/fm_interaction_args.hpp
-    include/deeprec/dense/detail/fm_interaction_kernels.hpp
     include/deeprec/dense/detail/gemm_arithmetic.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp
@@ -164,7 +161,6 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/table_parts.hpp
     include/deeprec/embedding/kernels/update.inl
     include/deeprec/embedding/kernels/update_args.hpp
-    include/deeprec/embedding/kernels/update_kernels.hpp
     include/deeprec/embedding/lookup/fused_lookup.cuh
     include/deeprec/embedding/lookup/fused_lookup.hpp
     include/deeprec/embedding/lookup/gather.hpp
@@ -184,7 +180,6 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/tables/table_view.hpp
     include/deeprec/embedding/training/detail/device_update.hpp
     include/deeprec/embedding/training/detail/position_dots.inl
-    include/deeprec/embedding/training/detail/position_dots_kernels.hpp
     include/deeprec/embedding/training/gradient.cuh
     include/deeprec/embedding/training/gradient.hpp
     include/deeprec/embedding/training/update.cuh
@@ -254,20 +249,15 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/copy_rows_kernels.hpp
     include/deeprec/ops/detail/dynamic_stitch.inl
     include/deeprec/ops/detail/dynamic_stitch_args.hpp
-    include/deeprec/ops/detail/dynamic_stitch_kernels.hpp
     include/deeprec/ops/detail/expression.inl
     include/deeprec/ops/detail/expression_checks.hpp
-    include/deeprec/ops/detail/expression_kernels.hpp
     include/deeprec/ops/detail/expression_nodes.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
-    include/deeprec/ops/detail/row_select_kernels.hpp
     include/deeprec/ops/detail/tile.inl
     include/deeprec/ops/detail/tile_args.hpp
-    include/deeprec/ops/detail/tile_kernels.hpp
     include/deeprec/ops/detail/transpose.inl
     include/deeprec/ops/detail/transpose_args.hpp
-    include/deeprec/ops/detail/transpose_kernels.hpp
     include/deeprec/ops/dynamic_stitch.hpp
     include/deeprec/ops/expression.hpp
     include/deeprec/ops/key_seed.hpp
@@ -338,6 +328,7 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512.hpp
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
+    include/deeprec/simd/foreach_region.hpp
     include/deeprec/simd/places.hpp
     include/deeprec/simd/rounding_portable.inl
     include/deeprec/simd/rounding_vectors.hpp
