@@ -83,7 +83,7 @@ status stitch_operand_fits(const Indices& numbers, const Matrix& rows, index_t w
   if (rows.stride(0) < 0) {
     return {errc::shape_mismatch, "dynamic_stitch: data[k].stride(0) must not be negative"};
   }
-  return rows.validate("dynamic_stitch: data[k] must not be null");
+  return rows.validate("dynamic_stitch: data[k] must not be null", row_overlap::permitted);
 }
 
 template <class Index>

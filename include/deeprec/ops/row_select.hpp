@@ -171,8 +171,11 @@ template <class Context, class Condition, class Then, MemorySpace ThenSpace, cla
   if (out.stride(0) < out.extent(1) && rows > 1) {
     return {errc::shape_mismatch, "row_select: out.stride(0) must be at least out.extent(1)"};
   }
-  if (const status s = then.validate("row_select: then must not be null"); !s) return s;
-  if (const status s = otherwise.validate("row_select: otherwise must not be null"); !s) return s;
+  if (const status s = then.validate("row_select: then must not be null", row_overlap::permitted); !s)
+    return s;
+  if (const status s = otherwise.validate("row_select: otherwise must not be null", row_overlap::permitted);
+      !s)
+    return s;
   if (const status s = out.validate("row_select: out must not be null"); !s) return s;
   return detail::or_out_of_memory("row_select", [&] {
     return row_select_on(ctx.backend(), ctx, bytes, matrix_view<const Out, ThenSpace>(then),

@@ -89,7 +89,7 @@ template <class Context, class T, MemorySpace Space, class Columns, class Out, M
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "tile: out.stride(0) must be at least out.extent(1)"};
   }
-  if (const status s = in.validate("tile: in must not be null"); !s) return s;
+  if (const status s = in.validate("tile: in must not be null", row_overlap::permitted); !s) return s;
   if (const status s = out.validate("tile: out must not be null"); !s) return s;
   return detail::or_out_of_memory("tile", [&] {
     return tile_on(ctx.backend(), ctx, matrix_view<const Out, Space>(in), matrix_view<Out, OutSpace>(out));

@@ -119,7 +119,7 @@ template <class Context, class Tables, class Id, class Out, MemorySpace OutSpace
       !s) {
     return s;
   }
-  if (!out.valid()) return out.validate("gather: out must not be null");
+  if (const status s = out.validate("gather: out must not be null"); !s) return s;
   for (std::size_t p = 0; p < list.size(); ++p) {
     if (const status s = detail::expect_size(out.extent(1), list[p].format().width(),
                                              "gather: out.extent(1) must be the row width D");

@@ -45,7 +45,7 @@ status with_views(const Context& ctx, const char* verb, const Group& group, cons
   const verb_call call(ctx, verb);
   if (!call) return call.stopped();
   if (const status s = expect_size(all.extent(1), group.total_width(), width_text); !s) return s;
-  if (!all.valid()) return all.validate(null_text);
+  if (const status s = all.validate(null_text); !s) return s;
   return or_out_of_memory(verb, [&]() -> status {
     std::pmr::vector<View> views(ctx.memory);
     views.reserve(static_cast<std::size_t>(group.features()));
