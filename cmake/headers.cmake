@@ -67,14 +67,11 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/detail/cuda_cublaslt_plan.hpp
     include/deeprec/dense/detail/dice.inl
     include/deeprec/dense/detail/dice_args.hpp
-    include/deeprec/dense/detail/dice_kernels.hpp
     include/deeprec/dense/detail/dot_interaction.inl
     include/deeprec/dense/detail/dot_interaction_args.hpp
-    include/deeprec/dense/detail/dot_interaction_kernels.hpp
     include/deeprec/dense/detail/float_rows.hpp
     include/deeprec/dense/detail/fm_interaction.inl
     include/deeprec/dense/detail/fm_interaction_args.hpp
-    include/deeprec/dense/detail/fm_interaction_kernels.hpp
     include/deeprec/dense/detail/gemm_arithmetic.hpp
     include/deeprec/dense/detail/gemm_borders.hpp
     include/deeprec/dense/detail/gemm_driver.hpp
@@ -163,7 +160,6 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/table_parts.hpp
     include/deeprec/embedding/kernels/update.inl
     include/deeprec/embedding/kernels/update_args.hpp
-    include/deeprec/embedding/kernels/update_kernels.hpp
     include/deeprec/embedding/lookup/fused_lookup.cuh
     include/deeprec/embedding/lookup/fused_lookup.hpp
     include/deeprec/embedding/lookup/gather.hpp
@@ -183,7 +179,6 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/tables/table_view.hpp
     include/deeprec/embedding/training/detail/device_update.hpp
     include/deeprec/embedding/training/detail/position_dots.inl
-    include/deeprec/embedding/training/detail/position_dots_kernels.hpp
     include/deeprec/embedding/training/gradient.cuh
     include/deeprec/embedding/training/gradient.hpp
     include/deeprec/embedding/training/update.cuh
@@ -197,6 +192,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/detail/cpu_quota.hpp
     include/deeprec/exec/device_fault.hpp
     include/deeprec/exec/digraph.hpp
+    include/deeprec/exec/effects.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/plan_run.hpp
@@ -220,7 +216,6 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/explain_cut.hpp
     include/deeprec/graph/flat_graph.hpp
     include/deeprec/graph/graph_adaptor.hpp
-    include/deeprec/graph/interpret.hpp
     include/deeprec/graph/lane_steps.hpp
     include/deeprec/graph/smart_stage.hpp
     include/deeprec/graph/stage_cut.hpp
@@ -253,20 +248,15 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/copy_rows_kernels.hpp
     include/deeprec/ops/detail/dynamic_stitch.inl
     include/deeprec/ops/detail/dynamic_stitch_args.hpp
-    include/deeprec/ops/detail/dynamic_stitch_kernels.hpp
     include/deeprec/ops/detail/expression.inl
     include/deeprec/ops/detail/expression_checks.hpp
-    include/deeprec/ops/detail/expression_kernels.hpp
     include/deeprec/ops/detail/expression_nodes.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
-    include/deeprec/ops/detail/row_select_kernels.hpp
     include/deeprec/ops/detail/tile.inl
     include/deeprec/ops/detail/tile_args.hpp
-    include/deeprec/ops/detail/tile_kernels.hpp
     include/deeprec/ops/detail/transpose.inl
     include/deeprec/ops/detail/transpose_args.hpp
-    include/deeprec/ops/detail/transpose_kernels.hpp
     include/deeprec/ops/dynamic_stitch.hpp
     include/deeprec/ops/expression.hpp
     include/deeprec/ops/key_seed.hpp
@@ -337,6 +327,7 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/end_avx512.hpp
     include/deeprec/simd/end_avx512_bf16.hpp
     include/deeprec/simd/end_portable.hpp
+    include/deeprec/simd/foreach_region.hpp
     include/deeprec/simd/places.hpp
     include/deeprec/simd/rounding_portable.inl
     include/deeprec/simd/rounding_vectors.hpp

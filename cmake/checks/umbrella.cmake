@@ -5,7 +5,7 @@
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 # Not for deeprec.hpp: private kernels, halves of a region, headers of one component or host framework.
-set(apart "^deeprec[.]" "/detail/" "/kernels/" "_kernels[.]hpp$" "^simd/(begin|end)_" "(^|/)cuda_" "onednn" "^data/(gzip|zstd)_" "^data/farmhash[.]" "^interop/")
+set(apart "^deeprec[.]" "/detail/" "/kernels/" "_kernels[.]hpp$" "^simd/(begin|end|foreach)_" "(^|/)cuda_" "onednn" "^data/(gzip|zstd)_" "^data/farmhash[.]" "^interop/")
 
 foreach(umbrella IN ITEMS deeprec.hpp deeprec.cuh)
   set(text_${umbrella})

@@ -110,7 +110,6 @@
 #include <deeprec/graph/explain_cut.hpp>
 #include <deeprec/graph/flat_graph.hpp>
 #include <deeprec/graph/graph_adaptor.hpp>
-#include <deeprec/graph/interpret.hpp>
 #include <deeprec/graph/lane_steps.hpp>
 #include <deeprec/graph/smart_stage.hpp>
 #include <deeprec/graph/stage_cut.hpp>

@@ -3,11 +3,15 @@
 #define DEEPREC_CONTRACTS 1  // debug checks, whatever the build; the symbols are this file's own
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
+#include <deeprec/core/status.hpp>
 
 #include <doctest/doctest.h>
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -79,28 +83,79 @@ TEST_CASE("matrix_view: slices of rows and columns share the memory") {
   CHECK(matrix_view<float>().empty());
 }
 
-TEST_CASE("matrix_view: null data, negative sizes and sizes that memory can't hold are reported") {
+TEST_CASE("matrix_view: validate names the rule that is broken") {
   std::vector<float> memory(12);
   constexpr index_t largest = std::numeric_limits<index_t>::max();
-  CHECK(host().validate().ok());
-  CHECK(host(memory.data(), 3, 4).validate().ok());
-  CHECK(host(memory.data() + 8, 3, 4, -4).validate().ok());
-  CHECK(host(memory.data(), 1, 4, largest).validate().ok());
-  CHECK(host(nullptr, 0, 4).validate().ok());
-  CHECK(host(nullptr, largest, 0).validate().ok());
-  CHECK(device(memory.data(), 3, 4).validate().ok());
-  CHECK(host(nullptr, 3, 4).validate().code() == errc::shape_mismatch);
-  CHECK(host(memory.data(), -3, 4).validate().code() == errc::shape_mismatch);
-  CHECK(host(memory.data(), 3, -4).validate().code() == errc::shape_mismatch);
-  for (const index_t many : {largest, largest / 2, index_t{1} << 62, index_t{1} << 61}) {
+  constexpr index_t most = (detail::most_size - 1) / 8;  // elements of up to 8 bytes
+  constexpr auto permitted = row_overlap::permitted;
+  const auto says = [](const auto& view, std::string_view text, row_overlap overlap = row_overlap::refused) {
+    const status s = view.validate("x must not be null", overlap);
+    return detail::well_formed(view) == view.validate().ok() && s.code() == errc::shape_mismatch &&
+           s.message().find(text) != std::string::npos;
+  };
+  const auto fits = [](const auto& view) {
+    return view.validate().ok() && detail::well_formed(view) && view.validate("", permitted).ok();
+  };
+
+  CHECK(fits(host()));
+  CHECK(fits(host(memory.data(), 3, 4)));
+  CHECK(fits(host(memory.data(), 3, 2, 4)));
+  CHECK(fits(device(memory.data(), 3, 4)));
+  static_assert(host().validate().ok());
+
+  const auto extents = "extents must not be negative";
+  CHECK(says(host(memory.data(), -3, 4), extents));
+  CHECK(says(host(memory.data(), 3, -4), extents));
+  CHECK(says(host(nullptr, -1, 0), extents));
+  CHECK(says(host(memory.data(), -largest - 1, largest), extents));
+
+  CHECK(says(host(nullptr, 3, 4), "x must not be null"));
+  CHECK(host(nullptr, 3, 4).validate().message().find("data must not be null") != std::string::npos);
+
+  const auto stride = "the row stride must be at least the columns";
+  for (const index_t step : {index_t{3}, index_t{0}, index_t{-4}, -largest, -largest - 1}) {
+    CAPTURE(step);
+    CHECK(says(host(memory.data() + 8, 2, 4, step), stride));
+    CHECK(fits(host(memory.data(), 1, 4, step)));  // of one row the stride means nothing
+    if (step >= 0) {
+      CHECK(host(memory.data(), 3, 4, step).validate("", permitted).ok());
+    } else {
+      CHECK(says(host(memory.data() + 8, 3, 4, step), "the row stride must not be negative", permitted));
+    }
+  }
+  CHECK(fits(host(memory.data(), 1, 4, largest)));
+
+  const auto too_large = "elements must fit in memory";
+  for (const index_t many : {largest, largest / 2, index_t{1} << 61, most + 1}) {
     CAPTURE(many);
     for (const index_t other : {index_t{1}, index_t{2}, index_t{4}, index_t{8}, largest}) {
-      CHECK(host(memory.data(), many, other).validate().code() == errc::shape_mismatch);
-      CHECK(host(memory.data(), other, many).validate().code() == errc::shape_mismatch);
+      for (const row_overlap overlap : {row_overlap::refused, permitted}) {
+        CHECK(says(host(memory.data(), many, other), too_large, overlap));
+        CHECK(says(host(memory.data(), other, many), too_large, overlap));
+        CHECK(says(host(memory.data(), 2, 4, many), too_large, overlap));
+      }
+      CHECK(says(host(memory.data(), many, other, 0), too_large, permitted));
     }
-    CHECK(host(memory.data(), 2, 4, many).validate().code() == errc::shape_mismatch);
-    CHECK(host(memory.data(), 3, 4, -many).validate().code() == errc::shape_mismatch);
   }
+  // The largest that fits, in each direction; small elements and large ones.
+  CHECK(fits(host(memory.data(), most, 1)));
+  CHECK(fits(host(memory.data(), 1, most)));
+  CHECK(fits(host(memory.data(), 2, 4, most - 4)));
+  CHECK(says(host(memory.data(), 2, 4, most - 3), too_large));
+  char byte = 0;
+  CHECK(fits(matrix_view<char>(&byte, most, 1)));
+  CHECK(says(matrix_view<char>(&byte, most + 1, 1), too_large));
+  struct wide {
+    double x[4];
+  };
+  wide four{};
+  CHECK(fits(matrix_view<wide>(&four, most / 4, 1)));
+  CHECK(says(matrix_view<wide>(&four, most / 4 + 1, 1), too_large));
+
+  // Without elements, data and stride mean nothing.
+  CHECK(fits(host(nullptr, 0, 4)));
+  CHECK(fits(host(nullptr, largest, 0)));
+  CHECK(fits(host(nullptr, 0, largest, -largest)));
 }
 
 TEST_CASE("matrix_view: debug builds report what a correct program can't do") {

@@ -34,7 +34,8 @@ index_t count(const effects& all) { return static_cast<index_t>(all.end() - all.
 TEST_CASE("effects: the bytes of every kind of operand") {
   std::vector<float> values(40);
   const matrix_view matrix(values.data(), 3, 4, 10);
-  CHECK(has(reads(matrix), values.data(), (2 * 10 + 4) * 4));  // with the gaps between rows, not behind the last
+  CHECK(has(reads(matrix), values.data(),
+            (2 * 10 + 4) * 4));  // with the gaps between rows, not behind the last
   CHECK(has(writes(matrix.columns(1, 2)), values.data() + 1, (2 * 10 + 2) * 4));
   CHECK(count(reads(matrix_view<float>())) == 0);
 
@@ -80,9 +81,8 @@ TEST_CASE("effects: what accesses overlapping memory keeps its order, whatever t
     work.affects(of_weights, writes(weights));
     const auto look = [&](const jagged_view<>& bags, index_t column) {
       const matrix_view<float> out = all.columns(column, 2);
-      const index_t op = work.add("lookup", [&here, table, bags, out] {
-        return lookup(here, table, bags, combiner::sum, out);
-      });
+      const index_t op = work.add(
+          "lookup", [&here, table, bags, out] { return lookup(here, table, bags, combiner::sum, out); });
       work.affects(op, reads(table), reads(bags), writes(out));
     };
     look(first_bags, 0);

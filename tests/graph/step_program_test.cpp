@@ -2,7 +2,6 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/graph/interpret.hpp>
 #include <deeprec/graph/step_program.hpp>
 
 #include <doctest/doctest.h>
@@ -19,6 +18,7 @@
 
 #include "support/random_steps.hpp"
 #include "support/seed.hpp"
+#include "support/step_interpreter.hpp"
 #include "support/test_resources.hpp"
 
 using namespace deeprec;

@@ -6,13 +6,13 @@
 #include <deeprec/graph/describe_graph.hpp>
 #include <deeprec/graph/explain_cut.hpp>
 #include <deeprec/graph/flat_graph.hpp>
-#include <deeprec/graph/interpret.hpp>
 #include <deeprec/graph/smart_stage.hpp>
 #include <deeprec/graph/staged_program.hpp>
 #include <deeprec/graph/step_graph.hpp>
 #include <deeprec/graph/step_program.hpp>
 
 #include "support/seed.hpp"
+#include "support/step_interpreter.hpp"
 
 #include <doctest/doctest.h>
 
@@ -204,7 +204,7 @@ TEST_CASE("r08: a step that has begun ends, wherever a stop comes; one that has 
       const long whole = place == 4 ? 0 : 3;
       result<bool> more = true;
       if (how == 2) {
-        step_interpreter it(g);
+        deeprec_test::step_interpreter it(g);
         long steps = 0;
         while ((more = it.step(ctx, [](index_t) { return 0; })) && more.value()) ++steps;
         check(more, whole, steps);

@@ -1,10 +1,10 @@
 // The words that read codes, in every region that this machine runs, against scalar code.
 
-#include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
 
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
+#include "support/with_isa.hpp"
 
 #include <doctest/doctest.h>
 #include <bit>
@@ -37,6 +37,7 @@
 
 using namespace deeprec;
 using deeprec_test::guarded;
+using deeprec_test::with_isa;
 
 namespace {
 

@@ -1,11 +1,11 @@
 // float to bf16 for every float there is: the scalar conversion and the words of every region. With
 // sanitizers, unoptimised or under an emulator a seeded part of them.
 
-#include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
 
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"
+#include "support/with_isa.hpp"
 
 #include <doctest/doctest.h>
 #include <array>
@@ -36,6 +36,7 @@
 // clang-format on
 
 using namespace deeprec;
+using deeprec_test::with_isa;
 
 namespace {
 

@@ -1,10 +1,10 @@
 // Stochastic rounding in every region that this machine runs, against core/rounding.hpp.
 
-#include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
 
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
+#include "support/with_isa.hpp"
 
 #include <doctest/doctest.h>
 #include <bit>
@@ -38,6 +38,7 @@
 
 using namespace deeprec;
 using deeprec_test::guarded;
+using deeprec_test::with_isa;
 
 namespace {
 

@@ -5,6 +5,7 @@
 
 #include "support/guarded.hpp"
 #include "support/seed.hpp"
+#include "support/with_isa.hpp"
 
 #include <doctest/doctest.h>
 #include <algorithm>
@@ -39,6 +40,7 @@
 
 using namespace deeprec;
 using deeprec_test::guarded;
+using deeprec_test::with_isa;
 
 namespace {
 

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
@@ -19,6 +18,33 @@
 #include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// Whether rows may share memory. Rows that are only read may, in row_select, transpose, tile, dynamic_stitch
+/// and evaluate: a stride of 0 repeats one row.
+enum class row_overlap : unsigned char { refused, permitted };
+
+namespace detail {
+
+/// What keeps rows from being a matrix.
+enum class matrix_fault : unsigned char { none, negative_extent, null_data, short_stride, too_large };
+
+/// The one rule of what a matrix is. Without elements, data and stride mean nothing; of one row, the stride.
+constexpr matrix_fault matrix_fault_of(const void* data, index_t rows, index_t columns, index_t stride,
+                                       std::size_t element_bytes,
+                                       row_overlap overlap = row_overlap::refused) noexcept {
+  if (rows < 0 || columns < 0) return matrix_fault::negative_extent;
+  if (rows == 0 || columns == 0) return matrix_fault::none;
+  if (data == nullptr) return matrix_fault::null_data;
+  const index_t least = overlap == row_overlap::permitted ? 0 : columns;
+  if (rows > 1 && stride < least) return matrix_fault::short_stride;
+  // Costs are estimated in elements of 8 bytes. Rows that overlap count in full: outputs have their shape.
+  const index_t step = rows > 1 && stride > columns ? stride : columns;
+  const index_t elements = capped_sum(capped_product(rows - 1, step), columns);
+  return fits_memory(elements, element_bytes < 8 ? 8 : element_bytes) ? matrix_fault::none
+                                                                      : matrix_fault::too_large;
+}
+
+}  // namespace detail
 
 /// Non-owning row-major matrix in the memory space Space.
 /// Trivially copyable; pass it by value.
@@ -56,28 +82,31 @@ class matrix_view {
   }
   [[nodiscard]] DEEPREC_HD constexpr bool empty() const noexcept { return rows_ == 0 || columns_ == 0; }
 
-  /// Reports negative sizes, null data, and more elements than memory can hold. Reads no element.
+  /// Reports negative sizes, null data, rows that overlap, and more elements than memory can hold. Reads no
+  /// element.
   /// @param when_null the detail of the status where data is null: a string literal that names the operand
+  /// @param overlap refused, unless the operand is only read and may repeat rows
   ///
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   shape_mismatch
-  [[nodiscard]] constexpr status validate(
-      const char* when_null = "matrix_view: data must not be null") const noexcept {
-    if (valid()) return {};
-    if (rows_ < 0 || columns_ < 0) {
-      return {errc::shape_mismatch, "matrix_view: extents must not be negative"};
+  [[nodiscard]] constexpr status validate(const char* when_null = "matrix_view: data must not be null",
+                                          row_overlap overlap = row_overlap::refused) const noexcept {
+    switch (detail::matrix_fault_of(data_, rows_, columns_, stride_, sizeof(T), overlap)) {
+      case detail::matrix_fault::none:
+        return {};
+      case detail::matrix_fault::negative_extent:
+        return {errc::shape_mismatch, "matrix_view: extents must not be negative"};
+      case detail::matrix_fault::null_data:
+        return {errc::shape_mismatch, when_null};
+      case detail::matrix_fault::short_stride:
+        return {errc::shape_mismatch, overlap == row_overlap::permitted
+                                          ? "matrix_view: the row stride must not be negative"
+                                          : "matrix_view: the row stride must be at least the columns"};
+      case detail::matrix_fault::too_large:
+        break;
     }
-    if (data_ == nullptr) return {errc::shape_mismatch, when_null};
     return {errc::shape_mismatch, "matrix_view: elements must fit in memory"};
-  }
-  /// True when validate() is ok.
-  [[nodiscard]] constexpr bool valid() const noexcept {
-    if (rows_ < 0 || columns_ < 0) return false;
-    if (empty()) return true;
-    if (data_ == nullptr) return false;
-    const index_t behind = detail::capped_product(rows_ - 1, stride_);
-    return detail::fits_memory(detail::capped_sum(behind < 0 ? -behind : behind, columns_), sizeof(T));
   }
 
   /// Pointer to the first element of row i.
@@ -139,28 +168,18 @@ inline constexpr bool is_matrix_view = false;
 template <class T, class Space>
 inline constexpr bool is_matrix_view<matrix_view<T, Space>> = true;
 
-/// True when the rows, with their stride, have no more bytes than an index can count.
-constexpr bool countable(index_t rows, index_t columns, index_t stride) noexcept {
-  constexpr index_t most = (std::numeric_limits<index_t>::max)() / 8;
-  if (rows <= 0 || columns <= 0) return true;
-  return columns <= most && (rows == 1 || stride <= 0 || rows - 1 <= (most - columns) / stride);
-}
+/// The same, for a matrix_view, a gemm_view or a bit_matrix_view.
 template <class View>
-constexpr bool countable(const View& v) noexcept {
-  return countable(v.extent(0), v.extent(1), v.stride(0));
+constexpr matrix_fault matrix_fault_of(const View& v) noexcept {
+  if constexpr (requires { sizeof(*v.data_handle()); }) {
+    return matrix_fault_of(v.data_handle(), v.extent(0), v.extent(1), v.stride(0), sizeof(*v.data_handle()));
+  } else {
+    return matrix_fault_of(v.data(), v.extent(0), v.extent(1), v.stride(0), 1);
+  }
 }
-
-/// True when memory, sizes and row stride are consistent.
 template <class View>
 constexpr bool well_formed(const View& v) noexcept {
-  const void* data;
-  if constexpr (requires { v.data_handle(); }) {
-    data = v.data_handle();
-  } else {
-    data = v.data();
-  }
-  return v.extent(0) >= 0 && v.extent(1) >= 0 && countable(v) &&
-         (v.empty() || (data != nullptr && (v.extent(0) == 1 || v.stride(0) >= v.extent(1))));
+  return matrix_fault_of(v) == matrix_fault::none;
 }
 
 template <class View>

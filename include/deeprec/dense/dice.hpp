@@ -16,14 +16,20 @@
 #include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/dice_args.hpp>
-#include <deeprec/dense/detail/dice_kernels.hpp>
+#include <deeprec/ops/expression.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/places.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/dense/detail/dice.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

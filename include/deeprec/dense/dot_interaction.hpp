@@ -8,18 +8,26 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 
 #include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
-#include <deeprec/dense/detail/dot_interaction_kernels.hpp>
+#include <deeprec/dense/detail/dot_interaction_args.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/places.hpp>
+#include <deeprec/simd/transpose_tiles.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/dense/detail/dot_interaction.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

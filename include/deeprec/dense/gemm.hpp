@@ -23,6 +23,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/gemm_driver.hpp>
 #include <deeprec/dense/eigen_gemm.hpp>
@@ -77,9 +78,10 @@ decltype(auto) values_of(const B& b) noexcept {
 template <class Desc, class A, class B, class C>
 DEEPREC_PER_UNIT status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
   const auto no = [](const char* why) { return status{errc::shape_mismatch, why}; };
-  if (!countable(a)) return no("gemm: the bytes of a must fit an index");
-  if (!countable(b)) return no("gemm: the bytes of b must fit an index");
-  if (!countable(c)) return no("gemm: the bytes of c must fit an index");
+  const auto too_large = [](const auto& v) { return matrix_fault_of(v) == matrix_fault::too_large; };
+  if (too_large(a)) return no("gemm: the bytes of a must fit an index");
+  if (too_large(b)) return no("gemm: the bytes of b must fit an index");
+  if (too_large(c)) return no("gemm: the bytes of c must fit an index");
   if (!well_formed(a)) return no("gemm: a must not be null, and its row stride at least its columns");
   if (!well_formed(b)) return no("gemm: b must not be null, and its row stride at least its columns");
   if (!well_formed(c)) return no("gemm: c must not be null, and its row stride at least its columns");
@@ -130,7 +132,7 @@ DEEPREC_PER_UNIT status check_gemm(const Desc& desc, const A& a, const B& b, con
   if (desc.batch.count > 1 &&
       !(batch_fits(a, desc.batch.a_batch_stride) && batch_fits(b, desc.batch.b_batch_stride) &&
         batch_fits(c, desc.batch.c_batch_stride) &&
-        countable(desc.batch.count, m == 0 ? 0 : n, (std::max)(m, index_t{1}) * n))) {
+        fits_memory(capped_product(desc.batch.count, capped_product(m, n)), 8))) {
     return no("gemm: the bytes of a batch must fit an index");
   }
   if (desc.batch.count != 1) {

@@ -60,7 +60,10 @@ template <class Operand>
   };
   if constexpr (requires { operand.identity(); }) {
     add(detail::bytes_at(static_cast<const char*>(operand.identity()), 1));
-  } else if constexpr (requires { operand.format().stride_bytes(); operand.data(); }) {
+  } else if constexpr (requires {
+                         operand.format().stride_bytes();
+                         operand.data();
+                       }) {
     const index_t bytes = detail::capped_product(operand.rows(), operand.format().stride_bytes());
     add(detail::bytes_at(operand.data(), bytes));
   } else if constexpr (requires { detail::any_array(operand, add); }) {

@@ -30,9 +30,13 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/dynamic_stitch_args.hpp>
-#include <deeprec/ops/detail/dynamic_stitch_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/ops/detail/dynamic_stitch.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -78,7 +82,7 @@ status stitch_operand_fits(const Indices& numbers, const Matrix& rows, index_t w
   if (rows.stride(0) < 0) {
     return {errc::shape_mismatch, "dynamic_stitch: data[k].stride(0) must not be negative"};
   }
-  return rows.validate("dynamic_stitch: data[k] must not be null");
+  return rows.validate("dynamic_stitch: data[k] must not be null", row_overlap::permitted);
 }
 
 template <class Index>

@@ -18,14 +18,19 @@
 #include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/row_select_args.hpp>
-#include <deeprec/ops/detail/row_select_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/ops/detail/row_select.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -164,8 +169,11 @@ DEEPREC_PER_UNIT status row_select(Context&& context_or_executor, const Conditio
   if (out.stride(0) < out.extent(1) && rows > 1) {
     return {errc::shape_mismatch, "row_select: out.stride(0) must be at least out.extent(1)"};
   }
-  if (const status s = then.validate("row_select: then must not be null"); !s) return s;
-  if (const status s = otherwise.validate("row_select: otherwise must not be null"); !s) return s;
+  if (const status s = then.validate("row_select: then must not be null", row_overlap::permitted); !s)
+    return s;
+  if (const status s = otherwise.validate("row_select: otherwise must not be null", row_overlap::permitted);
+      !s)
+    return s;
   if (const status s = out.validate("row_select: out must not be null"); !s) return s;
   return detail::or_out_of_memory("row_select", [&] {
     return row_select_on(ctx.backend(), ctx, bytes, matrix_view<const Out, ThenSpace>(then),

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include <deeprec/core/bulk.hpp>
@@ -22,9 +23,13 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/tile_args.hpp>
-#include <deeprec/ops/detail/tile_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/ops/detail/tile.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -81,7 +86,7 @@ DEEPREC_PER_UNIT status tile(Context&& context_or_executor, matrix_view<T, Space
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "tile: out.stride(0) must be at least out.extent(1)"};
   }
-  if (const status s = in.validate("tile: in must not be null"); !s) return s;
+  if (const status s = in.validate("tile: in must not be null", row_overlap::permitted); !s) return s;
   if (const status s = out.validate("tile: out must not be null"); !s) return s;
   return detail::or_out_of_memory("tile", [&] {
     return tile_on(ctx.backend(), ctx, matrix_view<const Out, Space>(in), matrix_view<Out, OutSpace>(out));

@@ -12,18 +12,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
+#include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/transpose_args.hpp>
-#include <deeprec/ops/detail/transpose_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/transpose_tiles.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/ops/detail/transpose.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -72,7 +79,7 @@ DEEPREC_PER_UNIT status transpose(Context&& context_or_executor, matrix_view<T, 
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "transpose: out.stride(0) must be at least out.extent(1)"};
   }
-  if (const status s = in.validate("transpose: in must not be null"); !s) return s;
+  if (const status s = in.validate("transpose: in must not be null", row_overlap::permitted); !s) return s;
   if (const status s = out.validate("transpose: out must not be null"); !s) return s;
   return detail::or_out_of_memory("transpose", [&] {
     return transpose_on(ctx.backend(), ctx, matrix_view<const Out, Space>(in),

@@ -41,21 +41,8 @@ DEEPREC_INLINE void store_first(T* p, float x, int n) {
 #include <deeprec/optim/detail/apply_row.inl>
 }}}  // namespace deeprec::DEEPREC_ABI::scalar
 
-// clang-format off: the order of these is what they mean
-#include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/optim/detail/apply_row.inl>
-#include <deeprec/optim/detail/step_rows.inl>
-#include <deeprec/simd/end_portable.hpp>
+#define DEEPREC_REGION_SOURCE "deeprec/optim/detail/apply_row.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
-#if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/optim/detail/apply_row.inl>
-#include <deeprec/optim/detail/step_rows.inl>
-#include <deeprec/simd/end_avx2.hpp>
-
-#include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/optim/detail/apply_row.inl>
-#include <deeprec/optim/detail/step_rows.inl>
-#include <deeprec/simd/end_avx512.hpp>
-#endif
-// clang-format on
+#define DEEPREC_REGION_SOURCE "deeprec/optim/detail/step_rows.inl"
+#include <deeprec/simd/foreach_region.hpp>

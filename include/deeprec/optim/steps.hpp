@@ -180,21 +180,8 @@ DEEPREC_HD inline float ftrl_step::operator()(float weight, float gradient, floa
 
 }}  // namespace deeprec::DEEPREC_ABI
 
-// clang-format off: the order of these is what they mean
-#include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/optim/detail/step_vectors.inl>
-#include <deeprec/optim/detail/steps.inl>
-#include <deeprec/simd/end_portable.hpp>
+#define DEEPREC_REGION_SOURCE "deeprec/optim/detail/step_vectors.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
-#if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/optim/detail/step_vectors.inl>
-#include <deeprec/optim/detail/steps.inl>
-#include <deeprec/simd/end_avx2.hpp>
-
-#include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/optim/detail/step_vectors.inl>
-#include <deeprec/optim/detail/steps.inl>
-#include <deeprec/simd/end_avx512.hpp>
-#endif
-// clang-format on
+#define DEEPREC_REGION_SOURCE "deeprec/optim/detail/steps.inl"
+#include <deeprec/simd/foreach_region.hpp>

@@ -2,8 +2,7 @@
 //
 //   with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { pool_bags(region, args); });
 //
-// The call inside finds the kernel of that region by its tag (argument-dependent lookup). with_isa
-// has the fourth region, AVX-512 BF16, too; only tests call it.
+// The call inside finds the kernel of that region by its tag (argument-dependent lookup).
 #pragma once
 
 #include <deeprec/core/config.hpp>
@@ -26,15 +25,6 @@ decltype(auto) with_isa_up_to_avx512([[maybe_unused]] isa which, F&& f) {
   if (which == isa::avx2) return f(isa_avx2::region{});
 #endif
   return f(detail::portable_region{});
-}
-
-/// Calls f with the tag of the region for `which`.
-template <class F>
-decltype(auto) with_isa([[maybe_unused]] isa which, F&& f) {
-#if DEEPREC_X86
-  if (which == isa::avx512_bf16) return f(isa_avx512_bf16::region{});
-#endif
-  return with_isa_up_to_avx512(which, static_cast<F&&>(f));
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -11,9 +11,8 @@
 //   load_two                                  load and load_first also of e4m3 and e5m2; two floats or halves
 //   load_pair, load_nibbles, interleave       2 * lanes columns of bf16 or 4 bits, even and odd ones apart
 //
-//   #include <deeprec/simd/begin_avx512.hpp>   // opens the target and namespace isa_avx512
-//   #include <deeprec/.../kernel.inl>          // written once with these operations
-//   #include <deeprec/simd/end_avx512.hpp>
+//   #define DEEPREC_REGION_SOURCE "deeprec/.../kernel.inl"   // written once with these operations
+//   #include <deeprec/simd/foreach_region.hpp>               // compiled in isa_avx2, isa_avx512 ...
 //
 // Conversions to 16 bits round to nearest even and keep NaN in every region, with the same bits.
 // multiply_add rounds once in the AVX regions; in the portable region it may round twice.

@@ -1,5 +1,5 @@
 // The kernels of the attention unit, compiled once for each region. No include guard: see
-// attention_kernels.hpp.
+// simd/foreach_region.hpp.
 
 template <class Place>
 DEEPREC_INLINE void attention_columns(const float* query, const float* key, index_t width, float* to,

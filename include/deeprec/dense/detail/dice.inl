@@ -1,5 +1,5 @@
-// The kernels of Dice, compiled once for each region. No include guard: see dice_kernels.hpp. The parameters
-// of the columns of a vector stay in registers for a block of rows.
+// The kernels of Dice, compiled once for each region. No include guard: see simd/foreach_region.hpp. The
+// parameters of the columns of a vector stay in registers for a block of rows.
 
 // Lanes behind the last column: mean, variance and x are 0 there, and nothing of them is stored.
 struct dice_vector {

@@ -1,5 +1,5 @@
 // The kernels of the dot interaction, compiled once for each region. No include guard: see
-// dot_interaction_kernels.hpp.
+// simd/foreach_region.hpp.
 //
 // Forward: rows of the triangle in blocks, over columns of the transposed vectors, so that a lane holds one
 // dot product:

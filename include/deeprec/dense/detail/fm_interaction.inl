@@ -1,5 +1,5 @@
 // The kernels of the factorization machine's interaction, compiled once for each region. No include guard:
-// see fm_interaction_kernels.hpp.
+// see simd/foreach_region.hpp.
 //
 // A panel is a few vectors of columns, whose sums stay in registers over all tables of a sample:
 //

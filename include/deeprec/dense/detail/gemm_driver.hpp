@@ -189,7 +189,7 @@ status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_byt
 /// True when the row stride holds a row and is a multiple of stride_unit.
 template <class Bits>
 constexpr bool rows_of_bits(const Bits& v) noexcept {
-  return countable(v) && v.stride(0) >= v.extent(1) && v.stride(0) % Bits::stride_unit == 0;
+  return well_formed(v) && v.stride(0) >= v.extent(1) && v.stride(0) % Bits::stride_unit == 0;
 }
 
 /// True when bits or column sums need a pass over the whole result.

@@ -9,22 +9,13 @@
 #include <deeprec/dense/tf32.hpp>
 #include <deeprec/simd/vectors.hpp>
 
-// clang-format off: the order of these is what they mean
-#include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/dense/detail/gemm_tiles.inl>
-#include <deeprec/simd/end_portable.hpp>
+#define DEEPREC_REGION_SOURCE "deeprec/dense/detail/gemm_tiles.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 #if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/dense/detail/gemm_tiles.inl>
-#include <deeprec/simd/end_avx2.hpp>
-
-#include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/dense/detail/gemm_tiles.inl>
-#include <deeprec/simd/end_avx512.hpp>
-
+// clang-format off: the order of these is what they mean
 #include <deeprec/simd/begin_avx512_bf16.hpp>
 #include <deeprec/dense/detail/narrow_avx512_bf16.inl>
 #include <deeprec/simd/end_avx512_bf16.hpp>
-#endif
 // clang-format on
+#endif

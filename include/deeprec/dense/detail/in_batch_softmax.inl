@@ -1,5 +1,5 @@
 // The kernels of the in-batch softmax, compiled once for each region. No include guard: see
-// in_batch_softmax_kernels.hpp. `exponential` is that of ops/expression.hpp.
+// simd/foreach_region.hpp. `exponential` is that of ops/expression.hpp.
 //
 // A row is read in pieces of 16 vectors. In each a lane adds 16 floats, the pieces are added in double: the
 // error of the sum does not grow with the row.

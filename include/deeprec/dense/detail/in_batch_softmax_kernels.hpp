@@ -26,18 +26,5 @@ struct softmax_sum {
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
 
-// clang-format off: the order of these is what they mean
-#include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/dense/detail/in_batch_softmax.inl>
-#include <deeprec/simd/end_portable.hpp>
-
-#if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/dense/detail/in_batch_softmax.inl>
-#include <deeprec/simd/end_avx2.hpp>
-
-#include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/dense/detail/in_batch_softmax.inl>
-#include <deeprec/simd/end_avx512.hpp>
-#endif
-// clang-format on
+#define DEEPREC_REGION_SOURCE "deeprec/dense/detail/in_batch_softmax.inl"
+#include <deeprec/simd/foreach_region.hpp>

@@ -1,5 +1,5 @@
 // The kernels of normalize_rows, compiled once for each region. No include guard: see
-// normalize_rows_kernels.hpp.
+// simd/foreach_region.hpp.
 
 // The sum of x[j] y[j], in two vectors of partial sums.
 DEEPREC_INLINE float dot_of_row(const float* x, const float* y, index_t n) {

@@ -1,5 +1,6 @@
 // The lookup kernels that the component deeprec::kernels holds, of one region. Units that use it read this
-// list as declarations, its sources as definitions, each one part. No include guard: see lookup_kernels.hpp.
+// list as declarations, its sources as definitions, each one part. No include guard: see
+// simd/foreach_region.hpp.
 
 #if DEEPREC_COMMON_PART(1)
 DEEPREC_COMMON struct lookup_kernels<float, ::deeprec::detail::pool_args<float>>;

@@ -1,4 +1,4 @@
-// The lookup kernels, compiled once for each region. No include guard: see lookup_kernels.hpp.
+// The lookup kernels, compiled once for each region. No include guard: see simd/foreach_region.hpp.
 
 #include <deeprec/embedding/kernels/row_panels.inl>
 

@@ -14,30 +14,13 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/simd/vectors.hpp>
 
-// clang-format off: the order of these is what they mean
-#include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/embedding/kernels/row_codec.inl>
-#include <deeprec/embedding/kernels/lookup.inl>
-#if DEEPREC_COMPILED
-#  include <deeprec/embedding/kernels/common_lookups.inl>
-#endif
-#include <deeprec/simd/end_portable.hpp>
+#define DEEPREC_REGION_SOURCE "deeprec/embedding/kernels/row_codec.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
-#if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/embedding/kernels/row_codec.inl>
-#include <deeprec/embedding/kernels/lookup.inl>
-#if DEEPREC_COMPILED
-#  include <deeprec/embedding/kernels/common_lookups.inl>
-#endif
-#include <deeprec/simd/end_avx2.hpp>
+#define DEEPREC_REGION_SOURCE "deeprec/embedding/kernels/lookup.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
-#include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/embedding/kernels/row_codec.inl>
-#include <deeprec/embedding/kernels/lookup.inl>
 #if DEEPREC_COMPILED
-#  include <deeprec/embedding/kernels/common_lookups.inl>
+#  define DEEPREC_REGION_SOURCE "deeprec/embedding/kernels/common_lookups.inl"
+#  include <deeprec/simd/foreach_region.hpp>
 #endif
-#include <deeprec/simd/end_avx512.hpp>
-#endif
-// clang-format on

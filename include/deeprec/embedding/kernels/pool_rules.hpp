@@ -220,7 +220,7 @@ status check_pool_shapes(index_t width, const Bags& bags, bool one_row_per_bag, 
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "lookup: out.stride(0) must be at least out.extent(1)"};
   }
-  if (!out.valid()) return out.validate("lookup: out must not be null");
+  if (const status s = out.validate("lookup: out must not be null"); !s) return s;
   if (!takes_weights && bags.weights() != nullptr) {
     return {errc::unsupported, "lookup: combiner::max must have no weights"};
   }
@@ -245,7 +245,7 @@ template <class Gradient>
 status check_gradient(const Gradient& gradient, index_t width, index_t bags, const gradient_texts& texts) {
   if (const status s = expect_size(gradient.extent(1), width, texts.width); !s) return s;
   if (const status s = expect_size(gradient.extent(0), bags, texts.bags); !s) return s;
-  if (!gradient.valid()) return gradient.validate(texts.null);
+  if (const status s = gradient.validate(texts.null); !s) return s;
   return {};
 }
 

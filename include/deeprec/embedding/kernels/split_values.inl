@@ -1,5 +1,5 @@
 // The values of a row of split floats, as the update kernels read and write them, compiled once for each
-// region. No include guard: see update_kernels.hpp.
+// region. No include guard: see simd/foreach_region.hpp.
 
 template <>
 struct row_values<::deeprec::detail::split_float> {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
@@ -13,12 +14,22 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/kernels/backward.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/lookup_kernels.hpp>
 #include <deeprec/embedding/kernels/pool_job.hpp>
-#include <deeprec/embedding/kernels/update_kernels.hpp>
+#include <deeprec/embedding/kernels/update_args.hpp>
+#include <deeprec/embedding/tables/row_elements.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
+#include <deeprec/optim/apply_row_kernels.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/embedding/kernels/split_values.inl"
+#include <deeprec/simd/foreach_region.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/embedding/kernels/update.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -1,4 +1,4 @@
-// The update kernels, compiled once for each region. No include guard: see update_kernels.hpp.
+// The update kernels, compiled once for each region. No include guard: see simd/foreach_region.hpp.
 
 // Prefetches the lines of [begin, begin + bytes). Of long rows up to eight by instructions of their own: one
 // that moves along a row sets off the prefetchers for fixed strides, which fetch the lines behind the row.

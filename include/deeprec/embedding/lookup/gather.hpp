@@ -129,7 +129,7 @@ DEEPREC_PER_UNIT status gather(Context&& context_or_executor, const Tables& tabl
       !s) {
     return s;
   }
-  if (!out.valid()) return out.validate("gather: out must not be null");
+  if (const status s = out.validate("gather: out must not be null"); !s) return s;
   for (std::size_t p = 0; p < list.size(); ++p) {
     if (const status s = detail::expect_size(out.extent(1), list[p].format().width(),
                                              "gather: out.extent(1) must be the row width D");

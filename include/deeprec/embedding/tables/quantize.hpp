@@ -81,7 +81,7 @@ DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<cons
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
     return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
   }
-  if (!source.valid()) return source.validate("quantize: source must not be null");
+  if (const status s = source.validate("quantize: source must not be null"); !s) return s;
   if (const status s = detail::check_source(table); !s) return s.in_operation("quantize");
   return detail::or_out_of_memory("quantize", [&]() -> status {
     const Format format = table.format();
@@ -133,7 +133,7 @@ DEEPREC_PER_UNIT status dequantize(Context&& context_or_executor,
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "dequantize: out.stride(0) must be at least out.extent(1)"};
   }
-  if (!out.valid()) return out.validate("dequantize: out must not be null");
+  if (const status s = out.validate("dequantize: out must not be null"); !s) return s;
   if (const status s = detail::check_source(table); !s) return s.in_operation("dequantize");
   return detail::or_out_of_memory("dequantize", [&]() -> status {
     const Format format = table.format();

@@ -60,8 +60,7 @@ template <RowFormat Format>
 [[nodiscard]] table_view<separate_state<Format>> with_state(table_view<Format> table,
                                                             matrix_view<float> state,
                                                             const char* state_owner = nullptr) noexcept {
-  const bool overlaps = state.extent(0) > 1 && state.stride(0) < state.extent(1);
-  if (state.extent(0) != table.rows() || overlaps || !state.validate())
+  if (state.extent(0) != table.rows() || !detail::well_formed(state))
     state = {state.data_handle(), state.extent(0), 0};
   return {table.data(), table.rows(),
           separate_state<Format>(table.format(), table.data(), state, state_owner)};

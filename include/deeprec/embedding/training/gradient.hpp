@@ -21,6 +21,7 @@
 #include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/scratch_block.hpp>
@@ -29,6 +30,7 @@
 #include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/kernels/backward.hpp>
 #include <deeprec/embedding/kernels/batch_groups.hpp>
+#include <deeprec/embedding/kernels/lookup_kernels.hpp>
 #include <deeprec/embedding/kernels/pool_job.hpp>
 #include <deeprec/embedding/kernels/pool_rules.hpp>
 #include <deeprec/embedding/kernels/resolution.hpp>
@@ -36,9 +38,12 @@
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
-#include <deeprec/embedding/training/detail/position_dots_kernels.hpp>
 #include <deeprec/memory/owns.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/vectors.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/embedding/training/detail/position_dots.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

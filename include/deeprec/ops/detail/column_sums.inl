@@ -1,4 +1,4 @@
-// The kernel of column_sums, compiled once for each region. No include guard: see column_sums_kernels.hpp.
+// The kernel of column_sums, compiled once for each region. No include guard: see simd/foreach_region.hpp.
 
 // part[j] += rows of `from`, one after the other, for `Rows` rows. `Fetch`: the `Rows` rows behind them are
 // prefetched.

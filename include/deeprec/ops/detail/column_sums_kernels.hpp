@@ -17,18 +17,5 @@ inline constexpr index_t fetch_sums_above = index_t{1} << 20;
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
 
-// clang-format off: the order of these is what they mean
-#include <deeprec/simd/begin_portable.hpp>
-#include <deeprec/ops/detail/column_sums.inl>
-#include <deeprec/simd/end_portable.hpp>
-
-#if DEEPREC_X86
-#include <deeprec/simd/begin_avx2.hpp>
-#include <deeprec/ops/detail/column_sums.inl>
-#include <deeprec/simd/end_avx2.hpp>
-
-#include <deeprec/simd/begin_avx512.hpp>
-#include <deeprec/ops/detail/column_sums.inl>
-#include <deeprec/simd/end_avx512.hpp>
-#endif
-// clang-format on
+#define DEEPREC_REGION_SOURCE "deeprec/ops/detail/column_sums.inl"
+#include <deeprec/simd/foreach_region.hpp>

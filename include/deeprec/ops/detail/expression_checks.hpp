@@ -6,6 +6,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/expression_nodes.hpp>
@@ -25,29 +26,35 @@ inline deeprec::detail::byte_rows<const std::byte> bytes_of(const operand& x) {
   const index_t size = size_of(x.type);
   const auto* first = static_cast<const std::byte*>(x.data);
   if (x.how != form::matrix) return {first, 1, 0, x.rows * x.columns * size};
-  return {first, x.rows, x.stride * size, x.columns * size};
+  return {first, x.rows, deeprec::detail::capped_product(x.stride, size), x.columns * size};
+}
+
+inline deeprec::detail::matrix_fault fault_of(const operand& x, row_overlap overlap) {
+  return deeprec::detail::matrix_fault_of(x.data, x.rows, x.columns, x.stride,
+                                          static_cast<std::size_t>(size_of(x.type)), overlap);
 }
 
 inline status check_out(const operand& out, const operand& first, index_t item) {
   if (out.rows != first.rows || out.columns != first.columns) {
     return {errc::shape_mismatch, "evaluate: an output must have the shape of the first one", {.item = item}};
   }
-  if (out.rows < 0 || out.columns < 0) {
-    return {errc::shape_mismatch, "evaluate: the extents of an output must not be negative", {.item = item}};
+  using deeprec::detail::matrix_fault;
+  switch (fault_of(out, row_overlap::refused)) {
+    case matrix_fault::none:
+      return {};
+    case matrix_fault::negative_extent:
+      return {
+          errc::shape_mismatch, "evaluate: the extents of an output must not be negative", {.item = item}};
+    case matrix_fault::null_data:
+      return {errc::shape_mismatch, "evaluate: an output must not be null", {.item = item}};
+    case matrix_fault::short_stride:
+      return {errc::shape_mismatch,
+              "evaluate: the stride of an output must be at least its columns",
+              {.item = item, .is = out.stride, .must_be = out.columns}};
+    case matrix_fault::too_large:
+      break;
   }
-  if (out.rows == 0 || out.columns == 0) return {};
-  if (out.data == nullptr) {
-    return {errc::shape_mismatch, "evaluate: an output must not be null", {.item = item}};
-  }
-  if (out.rows > 1 && out.stride < out.columns) {
-    return {errc::shape_mismatch,
-            "evaluate: the stride of an output must be at least its columns",
-            {.item = item, .is = out.stride, .must_be = out.columns}};
-  }
-  if (!deeprec::detail::countable(out.rows, out.columns, out.stride)) {
-    return {errc::shape_mismatch, "evaluate: an output must fit in memory", {.item = item}};
-  }
-  return {};
+  return {errc::shape_mismatch, "evaluate: an output must fit in memory", {.item = item}};
 }
 
 inline status check_leaf(const operand& leaf, const operand& out, index_t item) {
@@ -69,7 +76,7 @@ inline status check_leaf(const operand& leaf, const operand& out, index_t item) 
     return {errc::shape_mismatch, "evaluate: an operand must not be null", {.item = item}};
   }
   if (leaf.how == form::matrix &&
-      (leaf.stride < 0 || !deeprec::detail::countable(leaf.rows, leaf.columns, leaf.stride))) {
+      fault_of(leaf, row_overlap::permitted) != deeprec::detail::matrix_fault::none) {
     return {errc::shape_mismatch,
             "evaluate: the stride of a matrix must be in range",
             {.item = item, .is = leaf.stride, .must_be = leaf.columns}};

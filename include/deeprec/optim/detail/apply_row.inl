@@ -1,5 +1,5 @@
 // One step of an optimizer on one row, compiled for scalar code (vectors of one lane) and for each region.
-// No include guard: see apply_row_kernels.hpp.
+// No include guard: see simd/foreach_region.hpp.
 
 /// The last n < lanes columns of a row, from c on, loaded with the vector that ends where the row does. A
 /// masked load would touch memory past the row, which has not been prefetched.

@@ -1,5 +1,5 @@
 // The rows [begin, end) of a matrix, compiled once for each region. No include guard: see
-// apply_row_kernels.hpp.
+// simd/foreach_region.hpp.
 
 template <class Optimizer, class Rows, class W, class Rounding>
 void step_rows(region, const Rows& rows, matrix_view<const float> gradient, matrix_view<W> weights,

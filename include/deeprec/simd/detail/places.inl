@@ -1,4 +1,5 @@
-// Places of a row: all lanes from a column on, or the first n of them. No include guard: see places.hpp.
+// Places of a row: all lanes from a column on, or the first n of them.
+// No include guard: see simd/foreach_region.hpp.
 
 struct full_place {
   index_t j;

@@ -49,7 +49,7 @@ template <class Context, class Group, class T, class Space, class F>
 status with_views(const Context& ctx, const char* verb, const Group& group, matrix_view<T, Space> all,
                   const joint_texts& texts, const F& f) {
   if (const status s = expect_size(all.extent(1), group.total_width(), texts.width); !s) return s;
-  if (!all.valid()) return all.validate(texts.null);
+  if (const status s = all.validate(texts.null); !s) return s;
   return or_out_of_memory(verb, [&]() -> status {
     std::pmr::vector<matrix_view<T, Space>> views(ctx.memory);
     views.reserve(static_cast<std::size_t>(group.features()));

@@ -1,5 +1,5 @@
 // Dot products of rows with the gradient of their bags, compiled once for each region. No include guard: see
-// position_dots_kernels.hpp.
+// simd/foreach_region.hpp.
 
 /// dots[position - first_position] = (row of the position, clipped) . (gradient of its bag), 0 for an absent
 /// id, for the bags [begin, end). args.out is the gradient, which is only read.
