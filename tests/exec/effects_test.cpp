@@ -70,8 +70,8 @@ TEST_CASE("effects: what accesses overlapping memory keeps its order, whatever t
     task_list work;
     float sum = 0;
     int step = 0;
-    // Lookups into two blocks of columns of one matrix, then an op that reads the matrix. The second one's ids
-    // and weights are made by other ops.
+    // Lookups into two blocks of columns of one matrix, then an op that reads the matrix. The ids and weights
+    // of the second one are made by other ops.
     const jagged_view first_bags(offsets.data(), 2, ids.data(), 2);
     const jagged_view second_bags(offsets.data(), 2, made.data(), 2, weights.data());
     const index_t first = work.add("first", [&] { ++step; });

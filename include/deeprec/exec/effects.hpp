@@ -12,6 +12,8 @@
 #include <memory>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/memory/owns.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -44,9 +46,9 @@ class effects {
   std::size_t count_ = 0;
 };
 
-/// Of a view: the memory that it is a view of, of a matrix with the gaps between its rows; of a batch: offsets,
-/// ids and weights; of a table: its rows; of a row source with identity(): that; of a container: its elements;
-/// of any other object: its own bytes.
+/// Of a view: the memory that it is a view of, of a matrix with the gaps between its rows; of a batch:
+/// offsets, ids and weights; of a table: its rows; of a row source with identity(): that; of a container: its
+/// elements; of any other object: its own bytes.
 ///
 /// @cost    O(1)
 /// @threads reentrant
@@ -66,7 +68,12 @@ template <class Operand>
                        }) {
     const index_t bytes = detail::capped_product(operand.rows(), operand.format().stride_bytes());
     add(detail::bytes_at(operand.data(), bytes));
-  } else if constexpr (requires { detail::any_array(operand, add); }) {
+  } else if constexpr (
+      BagBatch<Operand> || requires { operand.row_stride(); } || requires { operand.data_handle(); } ||
+      requires {
+        std::data(operand);
+        std::size(operand);
+      }) {
     detail::any_array(operand, add);
   } else {
     add(detail::bytes_at(std::addressof(operand), 1));
