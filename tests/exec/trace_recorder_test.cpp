@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/verb.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/thread_pool.hpp>
