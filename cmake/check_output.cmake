@@ -1,7 +1,7 @@
-# cmake -DPROGRAM=... -DEXPECTED=... -P check_output.cmake: PROGRAM prints exactly the file EXPECTED.
+# cmake -DPROGRAM=... [-DARGUMENT=...] -DEXPECTED=... -P check_output.cmake: PROGRAM prints exactly the file EXPECTED.
 
 cmake_minimum_required(VERSION 3.24)
-execute_process(COMMAND "${PROGRAM}" OUTPUT_VARIABLE printed RESULT_VARIABLE code)
+execute_process(COMMAND "${PROGRAM}" ${ARGUMENT} OUTPUT_VARIABLE printed RESULT_VARIABLE code)
 file(READ "${EXPECTED}" expected)
 if(NOT code STREQUAL "0")
   message(FATAL_ERROR "${PROGRAM} ended with ${code} and printed:\n${printed}")
