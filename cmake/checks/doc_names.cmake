@@ -1,5 +1,5 @@
 # cmake -DROOT=<repository> -P doc_names.cmake
-# Links in README.md, CONTRIBUTING.md and all pages of docs/ lead to files. Names in README.md, CONTRIBUTING.md and docs/*.md
+# Links in README.md, CONTRIBUTING.md and all pages of docs/ lead to files. Names in README.md, CONTRIBUTING.md, docs/*.md and docs/guide
 # exist: of what stands in backticks, paths, targets, macros, options of programs, names with ::, names that are called, and
 # spans of one identifier. A name that only a namespace within deeprec has is written with it (combiner::sum). X is a
 # placeholder. Names of others stand in doc_names_allowed.txt.
@@ -168,7 +168,7 @@ macro(check_span)
     # Names with ::, and names that are called.
     string(REGEX MATCHALL "[A-Za-z_][A-Za-z0-9_:]*(<[^>()]*>)?[({]|[A-Za-z_][A-Za-z0-9_]*::[A-Za-z0-9_:]+" names "${code}")
     foreach(name IN LISTS names)
-      string(REGEX REPLACE "(<.*)?[({]$" "" name "${name}")
+      string(REGEX REPLACE "((<.*)?[({]|:+)$" "" name "${name}") # a colon: of a message
       string(REGEX REPLACE "^deeprec::" "" plain "${name}")
       string(REGEX REPLACE "::.*$" "" first "${plain}")
       if(name IN_LIST allowed OR first IN_LIST allowed)
@@ -257,7 +257,7 @@ foreach(page IN LISTS pages ITEMS README.md CONTRIBUTING.md)
         fault("${page}:${number}: a link to ${link}, which does not exist")
       endif()
     endforeach()
-    if(folder MATCHES "/") # of records: docs/adr, docs/benchmarks
+    if(folder MATCHES "^docs/(adr|benchmarks)") # of records
       continue()
     endif()
     string(REGEX MATCHALL "`[^`]+`" spans "${line}")
