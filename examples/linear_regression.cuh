@@ -15,8 +15,8 @@
 #include <vector>
 
 #include <deeprec/dense/cuda_cublaslt_gemm.hpp>
-#include <deeprec/exec/cuda_stream_pool.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include "linear_regression.hpp"
 

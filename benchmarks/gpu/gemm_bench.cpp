@@ -17,8 +17,8 @@
 
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/dense/cuda_cublaslt_gemm.hpp>
-#include <deeprec/exec/cuda_stream_pool.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <algorithm>
 #include <cstdint>

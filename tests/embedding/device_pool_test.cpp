@@ -1,7 +1,7 @@
 // The bodies of the device's lookup kernels, on the host: same vectors, same oracle.
 
 #include <deeprec/embedding/groups/detail/device_group.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/kernels/device/device_pool.hpp>
 
 #include <doctest/doctest.h>
 

@@ -13,19 +13,19 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
-#include <deeprec/embedding/kernels/table_parts.hpp>
+#include <deeprec/embedding/kernels/host/table_parts.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/sgd.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/scratch_block.hpp>
 
 #include "support/seed.hpp"
 #include "support/trained_rows.hpp"

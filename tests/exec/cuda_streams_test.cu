@@ -1,8 +1,8 @@
 // Streams, plans and staging, on a device: what the order of events must give.
 
-#include <deeprec/exec/cuda_staging.hpp>
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/exec/cuda/cuda_staging.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <doctest/doctest.h>
 

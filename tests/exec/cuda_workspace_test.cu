@@ -1,11 +1,11 @@
 // Workspaces of device calls: scratch that is never given to two at once, memory of the caller's, streams of
 // any type, and faults that are polled.
 
-#include <deeprec/core/verb.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/cuda_workspace.hpp>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/exec/cuda/cuda_workspace.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
 #include <deeprec/memory/cuda_stream_memory.hpp>
+#include <deeprec/support/verb.hpp>
 
 #include <doctest/doctest.h>
 

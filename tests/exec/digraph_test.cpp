@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/exec/digraph.hpp>
+#include <deeprec/plan/digraph.hpp>
 
 #include "support/seed.hpp"
 

@@ -9,11 +9,11 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
-#include <deeprec/exec/effects.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/plan_run.hpp>
-#include <deeprec/exec/task_list.hpp>
-#include <deeprec/exec/task_plan.hpp>
+#include <deeprec/plan/effects.hpp>
+#include <deeprec/plan/plan_run.hpp>
+#include <deeprec/plan/task_list.hpp>
+#include <deeprec/plan/task_plan.hpp>
 
 using namespace deeprec;
 

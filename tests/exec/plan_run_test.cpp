@@ -1,4 +1,4 @@
-#include <deeprec/exec/plan_run.hpp>
+#include <deeprec/plan/plan_run.hpp>
 
 #include <doctest/doctest.h>
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <deeprec/core/hash.hpp>
-#include <deeprec/exec/task_plan.hpp>
+#include <deeprec/plan/task_plan.hpp>
 
 namespace deeprec_test {
 

@@ -1,4 +1,4 @@
-#include <deeprec/exec/task_plan.hpp>
+#include <deeprec/plan/task_plan.hpp>
 
 #include <doctest/doctest.h>
 

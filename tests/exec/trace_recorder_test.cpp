@@ -1,4 +1,4 @@
-#include <deeprec/exec/trace_recorder.hpp>
+#include <deeprec/plan/trace_recorder.hpp>
 
 #include <doctest/doctest.h>
 
@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/core/verb.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/plan/plan_run.hpp>
+#include <deeprec/support/verb.hpp>
 
 #include "exec/task_graphs.hpp"
 #include "support/seed.hpp"

@@ -34,7 +34,7 @@
 #include <deeprec/optim/adam.hpp>
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/optim/wrappers.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
 
 #include "pipeline/baton.hpp"
 #include "support/seed.hpp"

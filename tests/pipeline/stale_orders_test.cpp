@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/pipeline/stale_window.hpp>
+#include <deeprec/schedule/stale_window.hpp>
 
 #include "staging/model/explorer.hpp"
 

@@ -28,13 +28,13 @@
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/task_plan.hpp>
-#include <deeprec/graph/staged_program.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_program.hpp>
 #include <deeprec/ops/dedup_rows.hpp>
 #include <deeprec/ops/unique.hpp>
 #include <deeprec/optim/sgd.hpp>
-#include <deeprec/staging/staging_pool.hpp>
+#include <deeprec/plan/task_plan.hpp>
+#include <deeprec/queue/staging_pool.hpp>
 
 #include "support/hashed_source.hpp"
 #include "support/test_resources.hpp"

@@ -1,9 +1,9 @@
 // Faults of staging/: wake-ups, deadlines, conversions, capacities, fences.
 #include <doctest/doctest.h>
 
-#include <deeprec/staging/mpmc_ring.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/mpmc_ring.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #if defined(__linux__)
 #  include <linux/membarrier.h>

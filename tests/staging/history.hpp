@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/staging/wait_strategies.hpp>
+#include <deeprec/queue/wait_strategies.hpp>
 
 namespace deeprec_test {
 

@@ -19,7 +19,7 @@
 #include <optional>
 #include <utility>
 
-#include <deeprec/staging/atomics.hpp>
+#include <deeprec/support/atomics.hpp>
 
 #include <relacy/relacy.hpp>
 

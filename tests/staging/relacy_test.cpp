@@ -1,7 +1,7 @@
 // The rings under Relacy, a race detector that simulates C++'s memory: as they are, and weakened at
 // one access at a time, which it has to notice. Built only where Relacy's header is found.
-#include <deeprec/staging/mpmc_ring.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
+#include <deeprec/queue/mpmc_ring.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
 
 #include <cstdio>
 #include <cstdlib>

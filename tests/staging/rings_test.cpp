@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 
-#include <deeprec/staging/mpmc_ring.hpp>
-#include <deeprec/staging/packed_batch.hpp>
-#include <deeprec/staging/reorder_buffer.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
-#include <deeprec/staging/staging_pool.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/mpmc_ring.hpp>
+#include <deeprec/queue/packed_batch.hpp>
+#include <deeprec/queue/reorder_buffer.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
+#include <deeprec/queue/staging_pool.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #if defined(__linux__)
 #  include <linux/filter.h>

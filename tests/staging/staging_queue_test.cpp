@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include <deeprec/staging/staging_pool.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/staging_pool.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #include <atomic>
 #include <chrono>

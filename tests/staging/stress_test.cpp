@@ -2,11 +2,11 @@
 // under sanitizers); scripts/stress_queues.sh runs 10^9.
 #include <doctest/doctest.h>
 
-#include <deeprec/staging/mpmc_ring.hpp>
-#include <deeprec/staging/reorder_buffer.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
-#include <deeprec/staging/staging_pool.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/mpmc_ring.hpp>
+#include <deeprec/queue/reorder_buffer.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
+#include <deeprec/queue/staging_pool.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -12,7 +12,7 @@
 
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/exec/device_fault.hpp>
+#include <deeprec/exec/cuda/device_fault.hpp>
 
 namespace deeprec_test {
 

@@ -9,18 +9,18 @@
 #pragma once
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/dense/attention_options.hpp>
 #include <deeprec/dense/detail/attention_args.hpp>
 #include <deeprec/dense/detail/attention_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -26,9 +26,9 @@
 
 #include <deeprec/dense/detail/cuda_cublaslt_plan.hpp>
 #include <deeprec/dense/gemm.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/scratch_layout.hpp>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
+#include <deeprec/support/scratch_layout.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -19,12 +18,13 @@
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/dot_interaction_args.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/places.hpp>
 #include <deeprec/simd/transpose_tiles.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/dense/detail/dot_interaction.inl"
 #include <deeprec/simd/foreach_region.hpp>

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -21,11 +20,12 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/fm_interaction_args.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/places.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/dense/detail/fm_interaction.inl"
 #include <deeprec/simd/foreach_region.hpp>

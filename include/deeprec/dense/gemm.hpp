@@ -24,7 +24,6 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/dense/detail/gemm_driver.hpp>
 #include <deeprec/dense/eigen_gemm.hpp>
 #include <deeprec/dense/gemm_backend.hpp>
@@ -33,6 +32,7 @@
 #include <deeprec/dense/onednn_gemm.hpp>
 #include <deeprec/dense/thin_gemm.hpp>
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

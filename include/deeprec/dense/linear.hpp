@@ -8,8 +8,8 @@
 #pragma once
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/dense/gemm.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

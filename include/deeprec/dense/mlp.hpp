@@ -24,12 +24,12 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/dense/linear.hpp>
 #include <deeprec/dense/mlp_pass.hpp>
 #include <deeprec/dense/relu.hpp>
 #include <deeprec/optim/apply_row.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

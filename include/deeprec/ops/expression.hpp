@@ -25,20 +25,20 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/expression_checks.hpp>
 #include <deeprec/ops/detail/expression_nodes.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/places.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/ops/detail/expression.inl"
 #include <deeprec/simd/foreach_region.hpp>

@@ -15,8 +15,8 @@
 
 #include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/exec/cuda/warp_team.cuh>
 #include <deeprec/ops/row_select.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

@@ -25,10 +25,10 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
-#include <deeprec/memory/owns.hpp>
-#include <deeprec/ops/key_seed.hpp>
-#include <deeprec/ops/number_keys.hpp>
+#include <deeprec/support/key_seed.hpp>
+#include <deeprec/support/number_keys.hpp>
+#include <deeprec/support/owns.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/staging/atomics.hpp>
+#include <deeprec/support/atomics.hpp>
 
 namespace deeprec_test::model {
 

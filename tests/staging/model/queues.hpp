@@ -1,11 +1,11 @@
 // Scenarios for the explorer: threads that call the queues of staging/, and what must hold at their end.
 #pragma once
 
-#include <deeprec/staging/mpmc_ring.hpp>
-#include <deeprec/staging/reorder_buffer.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
-#include <deeprec/staging/staging_pool.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/mpmc_ring.hpp>
+#include <deeprec/queue/reorder_buffer.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
+#include <deeprec/queue/staging_pool.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #include <array>
 #include <memory>

@@ -10,9 +10,7 @@
 #include <atomic>
 #include <cstring>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/dense/detail/gemm_arithmetic.hpp>
 #include <deeprec/dense/detail/gemm_borders.hpp>
 #include <deeprec/dense/detail/gemm_plans.hpp>
@@ -20,6 +18,8 @@
 #include <deeprec/dense/gemm_backend.hpp>
 #include <deeprec/ops/column_sums.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/first_fault.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 

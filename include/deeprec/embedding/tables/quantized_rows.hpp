@@ -23,7 +23,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
-#include <deeprec/embedding/tables/row_elements.hpp>
+#include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

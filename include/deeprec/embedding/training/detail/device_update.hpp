@@ -19,8 +19,8 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
-#include <deeprec/embedding/kernels/device_runs.hpp>
+#include <deeprec/embedding/kernels/device/device_pool.hpp>
+#include <deeprec/embedding/kernels/device/device_runs.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
