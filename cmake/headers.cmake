@@ -346,13 +346,13 @@ set(DEEPREC_HEADERS
     include/deeprec/support/as_status.hpp
     include/deeprec/support/atomics.hpp
     include/deeprec/support/bulk.hpp
+    include/deeprec/support/containers.hpp
     include/deeprec/support/first_fault.hpp
     include/deeprec/support/key_seed.hpp
     include/deeprec/support/locked_resource.hpp
     include/deeprec/support/managed_budget.hpp
     include/deeprec/support/number_keys.hpp
     include/deeprec/support/owns.hpp
-    include/deeprec/support/replace.hpp
     include/deeprec/support/scratch_block.hpp
     include/deeprec/support/scratch_layout.hpp
     include/deeprec/support/type_name.hpp

@@ -8,7 +8,7 @@
 #include <deeprec/plan/plan_run.hpp>
 #include <deeprec/plan/trace_recorder.hpp>
 
-#include "exec/task_graphs.hpp"
+#include "plan/task_graphs.hpp"
 #include "support/counted_new.hpp"
 #include "support/seed.hpp"
 

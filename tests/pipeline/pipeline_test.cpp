@@ -21,7 +21,7 @@
 #include <deeprec/queue/staging_pool.hpp>
 
 #include "pipeline/support.hpp"
-#include "staging/support.hpp"
+#include "queue/support.hpp"
 #include "support/seed.hpp"
 
 namespace {

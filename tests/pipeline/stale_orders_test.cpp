@@ -16,7 +16,7 @@
 
 #include <deeprec/schedule/stale_window.hpp>
 
-#include "staging/model/explorer.hpp"
+#include "queue/model/explorer.hpp"
 
 namespace {
 

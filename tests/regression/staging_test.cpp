@@ -20,10 +20,10 @@
 #include <thread>
 #include <utility>
 
-#include "staging/support.hpp"
+#include "queue/support.hpp"
 #include "support/children.hpp"
 #if !defined(DEEPREC_TEST_NO_FIBERS)
-#  include "staging/model/queues.hpp"
+#  include "queue/model/queues.hpp"
 #endif
 
 namespace {

@@ -26,7 +26,7 @@
 #include <deeprec/embedding/kernels/host/resolution.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
-#include <deeprec/support/replace.hpp>
+#include <deeprec/support/containers.hpp>
 #include <deeprec/support/scratch_block.hpp>
 #include <deeprec/support/unit.hpp>
 #include <deeprec/support/verb.hpp>

@@ -392,7 +392,7 @@ class thread_pool {
   const int concurrency_;
   const int processors_;
   const std::size_t task_limit_;
-  const detail::process_mark made_in_;
+  const process_mark made_in_;
 
   detail::bulk_board<> board_;
   std::vector<std::thread> workers_;

@@ -214,7 +214,7 @@ DEEPREC_PER_UNIT status dynamic_stitch_on(host_backend, const Context& ctx, std:
     if (const status s = detail::stitch_overlap(detail::bytes_of(data[k]), indices[k].data(), read_out); !s) {
       return s.in_table(static_cast<index_t>(k));
     }
-    rows = detail::capped_sum(rows, indices[k].size());
+    rows = capped_sum(rows, indices[k].size());
   }
   const index_t bytes = to.width * to.count;
   const bool streamed = bytes > ctx.tuning->own_cache_bytes && to.width >= detail::line_bytes &&
@@ -241,7 +241,7 @@ DEEPREC_PER_UNIT status dynamic_stitch_on(host_backend, const Context& ctx, std:
   };
   const index_t row_bytes = to.width + static_cast<index_t>(sizeof(Index));
   const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / row_bytes);
-  const double ns = detail::ns_of_bytes(*ctx.tuning, 2 * detail::capped_product(rows, row_bytes));
+  const double ns = detail::ns_of_bytes(*ctx.tuning, 2 * capped_product(rows, row_bytes));
 
   if (rows <= grain || !detail::is_shared(ctx, ns)) {  // in the order of the operands
     for (std::size_t k = 0; k < data.size(); ++k) {
@@ -252,14 +252,13 @@ DEEPREC_PER_UNIT status dynamic_stitch_on(host_backend, const Context& ctx, std:
   }
 
   detail::scratch_block scratch(
-      ctx.memory,
-      detail::capped_sum(detail::scratch_block::bytes_of<index_t>(static_cast<index_t>(data.size()) + 1),
-                         detail::scratch_block::bytes_of<std::uint64_t>(to.count)));
+      ctx.memory, capped_sum(detail::scratch_block::bytes_of<index_t>(static_cast<index_t>(data.size()) + 1),
+                             detail::scratch_block::bytes_of<std::uint64_t>(to.count)));
   const std::span<index_t> starts = scratch.take<index_t>(static_cast<index_t>(data.size()) + 1);
   const std::span<std::uint64_t> last = scratch.take<std::uint64_t>(to.count);
   starts[0] = 0;
   for (std::size_t k = 0; k < data.size(); ++k) {
-    starts[k + 1] = detail::capped_sum(starts[k], indices[k].size());
+    starts[k + 1] = capped_sum(starts[k], indices[k].size());
   }
   const detail::stitch_places places{starts};
   constexpr index_t check_grain = index_t{1} << 15;

@@ -461,13 +461,12 @@ DEEPREC_PER_UNIT status evaluate_on(host_backend, const Context& ctx,
   for (const auto* leaf = leaves; leaf < end_of_leaves; ++leaf) {
     if (leaf->how == expr::detail::form::matrix) bytes += expr::detail::size_of(leaf->type);
   }
-  const index_t elements = detail::capped_product(rows, columns);
-  const bool streamed =
-      !found.in_place && detail::capped_product(elements, out_bytes) > ctx.tuning->kept_bytes;
+  const index_t elements = capped_product(rows, columns);
+  const bool streamed = !found.in_place && capped_product(elements, out_bytes) > ctx.tuning->kept_bytes;
   const expr::detail::job<Assignments...> work(all, one_row ? 1 : rows, one_row ? rows * columns : columns,
                                                streamed);
   const index_t grain = (std::max)(index_t{1}, expr::detail::piece_bytes / (bytes * work.piece));
-  const double ns = detail::ns_of_bytes(*ctx.tuning, detail::capped_product(elements, bytes));
+  const double ns = detail::ns_of_bytes(*ctx.tuning, capped_product(elements, bytes));
   detail::run_bulk(ctx, {work.pieces(), grain, ns}, [&](index_t begin, index_t end, int) {
     with_isa_up_to_avx512(ctx.instruction_set,
                           [&](auto region) { evaluate_pieces(region, work, begin, end); });

@@ -67,9 +67,9 @@ DEEPREC_PER_UNIT status tile(Context&& context_or_executor, matrix_view<T, Space
   if (in.extent(0) < 0 || in.extent(1) < 0) {
     return {errc::shape_mismatch, "tile: in.extent must not be negative"};
   }
-  const index_t rows = detail::capped_product(in.extent(0), row_multiple);
-  const index_t columns = detail::capped_product(in.extent(1), column_multiple);
-  if (rows == detail::most_size || columns == detail::most_size) {
+  const index_t rows = capped_product(in.extent(0), row_multiple);
+  const index_t columns = capped_product(in.extent(1), column_multiple);
+  if (rows == most_size || columns == most_size) {
     return {errc::shape_mismatch, "tile: in.extent times its multiple must fit in memory"};
   }
   if (const status s =

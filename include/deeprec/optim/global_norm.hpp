@@ -104,7 +104,7 @@ DEEPREC_PER_UNIT status global_norm_on(host_backend, const Context& ctx,
     if (gradient.empty()) continue;
     // An item is a row, or 16384 columns of a long one; a piece has about 16384 elements.
     const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
-    const index_t items = detail::capped_product(gradient.extent(0), chunks);
+    const index_t items = capped_product(gradient.extent(0), chunks);
     const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
     sums.assign(static_cast<std::size_t>((items - 1) / grain + 1), 0.0);
     const double ns =

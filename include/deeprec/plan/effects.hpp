@@ -66,7 +66,7 @@ template <class Operand>
                          operand.format().stride_bytes();
                          operand.data();
                        }) {
-    const index_t bytes = detail::capped_product(operand.rows(), operand.format().stride_bytes());
+    const index_t bytes = capped_product(operand.rows(), operand.format().stride_bytes());
     add(detail::bytes_at(operand.data(), bytes));
   } else if constexpr (
       BagBatch<Operand> || requires { operand.row_stride(); } || requires { operand.data_handle(); } ||

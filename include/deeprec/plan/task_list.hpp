@@ -29,6 +29,7 @@
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/plan/effects.hpp>
+#include <deeprec/support/containers.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -393,9 +393,8 @@ class trace_recorder final : public trace_sink {
   }
   static index_t room(const trace_options& options) noexcept {
     const index_t spans = (std::max)(index_t{0}, options.spans);
-    return detail::capped_sum(
-        detail::scratch_block::bytes_of<buffer>(threads_of(options)),
-        detail::capped_product(threads_of(options), detail::scratch_block::bytes_of<record>(spans)));
+    return capped_sum(detail::scratch_block::bytes_of<buffer>(threads_of(options)),
+                      capped_product(threads_of(options), detail::scratch_block::bytes_of<record>(spans)));
   }
   static std::uint64_t new_number() noexcept {
     static std::atomic<std::uint64_t> given{0};

@@ -1,7 +1,7 @@
 // The atomics policy of the queues in this folder: atomic types, fences, sleeping and waking.
 //
 //   std_atomics        std::atomic, futexes, membarrier: the default
-//   (a test scheduler  with the same members explores every interleaving: tests/staging/)
+//   (a test scheduler  with the same members explores every interleaving: tests/queue/)
 //
 // Every access has a name (`access`), so that a test can weaken exactly one of them and must detect that. In
 // std_atomics the name costs nothing. A comment at each access justifies its memory order. Not here: any

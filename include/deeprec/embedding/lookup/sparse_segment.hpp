@@ -127,8 +127,8 @@ DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_vie
   });
   if (overlaps) return {errc::unsupported, "sparse_segment: out must not overlap an input"};
   return detail::or_out_of_memory("sparse_segment", [&]() -> status {
-    detail::scratch_block block(
-        ctx.memory, detail::scratch_block::bytes_of<index_t>(detail::capped_sum(out.extent(0), 1)));
+    detail::scratch_block block(ctx.memory,
+                                detail::scratch_block::bytes_of<index_t>(capped_sum(out.extent(0), 1)));
     const auto offsets = block.template take<index_t>(out.extent(0) + 1);
     if (const status s = detail::segment_offsets(
             ctx, array_view<const segment_type>(segments.data(), segments.size()), offsets);

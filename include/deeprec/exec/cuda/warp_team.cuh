@@ -2,8 +2,8 @@
 //
 //   lanes = 8      | 0 1 2 3 4 5 6 7 | 0 1 2 ...      four teams in a warp; a power of two, up to 32
 //
-// Kernels are templates over it (embedding/kernels/device/device_fold.hpp), so that tests can run them without a
-// device.
+// Kernels are templates over it (embedding/kernels/device/device_fold.hpp), so that tests can run them
+// without a device.
 #pragma once
 
 #ifndef __CUDACC__

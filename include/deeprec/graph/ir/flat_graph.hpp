@@ -31,6 +31,7 @@
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/plan/digraph.hpp>
+#include <deeprec/support/containers.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -26,7 +26,7 @@ inline deeprec::detail::byte_rows<const std::byte> bytes_of(const operand& x) {
   const index_t size = size_of(x.type);
   const auto* first = static_cast<const std::byte*>(x.data);
   if (x.how != form::matrix) return {first, 1, 0, x.rows * x.columns * size};
-  return {first, x.rows, deeprec::detail::capped_product(x.stride, size), x.columns * size};
+  return {first, x.rows, deeprec::capped_product(x.stride, size), x.columns * size};
 }
 
 inline deeprec::detail::matrix_fault fault_of(const operand& x, row_overlap overlap) {

@@ -192,7 +192,7 @@ struct owned_leaf : matrix_leaf<T, yields::numbers> {
   owned_leaf(std::shared_ptr<const std::vector<T>> values, index_t row_count, index_t column_count)
       : matrix_leaf<T, yields::numbers>(
             values->data(),
-            deeprec::detail::capped_product(row_count, column_count) == static_cast<index_t>(values->size())
+            deeprec::capped_product(row_count, column_count) == static_cast<index_t>(values->size())
                 ? row_count
                 : -1,
             column_count, column_count),

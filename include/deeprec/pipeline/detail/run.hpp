@@ -4,7 +4,7 @@
 //   segment 0 ── edge 0 ──> segment 1 ── edge 1 ──> segment 2      work<2>() has the outcome
 //
 // Threads are the caller's: it calls work<S>() as often as segment S has threads, each from a thread of its
-// own, and cancel() where it can't. Wait and Atomics are parameters for the explorer of tests/staging/.
+// own, and cancel() where it can't. Wait and Atomics are parameters for the explorer of tests/queue/.
 #pragma once
 
 #include <array>

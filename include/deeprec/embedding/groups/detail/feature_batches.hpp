@@ -28,7 +28,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/replace.hpp>
+#include <deeprec/support/containers.hpp>
 #include <deeprec/support/scratch_block.hpp>
 #include <deeprec/support/unit.hpp>
 

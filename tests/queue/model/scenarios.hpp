@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "staging/model/queues.hpp"
+#include "queue/model/queues.hpp"
 
 namespace deeprec_test::model {
 

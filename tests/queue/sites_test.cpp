@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "staging/model/scenarios.hpp"
+#include "queue/model/scenarios.hpp"
 
 namespace {
 

@@ -34,7 +34,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "staging/support.hpp"
+#include "queue/support.hpp"
 #include "support/children.hpp"
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"

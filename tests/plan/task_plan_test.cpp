@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "exec/task_graphs.hpp"
+#include "plan/task_graphs.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec_test;

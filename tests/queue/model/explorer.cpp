@@ -1,4 +1,4 @@
-#include "staging/model/explorer.hpp"
+#include "queue/model/explorer.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -14,7 +14,7 @@
 
 #include <deeprec/exec/detail/bulk_board.hpp>
 
-#include "staging/model/explorer.hpp"
+#include "queue/model/explorer.hpp"
 
 namespace {
 

@@ -20,7 +20,7 @@
 #include <deeprec/plan/plan_run.hpp>
 #include <deeprec/support/verb.hpp>
 
-#include "exec/task_graphs.hpp"
+#include "plan/task_graphs.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec_test;

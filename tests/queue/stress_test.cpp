@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "staging/history.hpp"
+#include "queue/history.hpp"
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"
 

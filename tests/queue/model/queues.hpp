@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "staging/history.hpp"
-#include "staging/model/explorer.hpp"
+#include "queue/history.hpp"
+#include "queue/model/explorer.hpp"
 
 namespace deeprec_test::model {
 

@@ -13,7 +13,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
-#include "exec/task_graphs.hpp"
+#include "plan/task_graphs.hpp"
 #include "support/children.hpp"
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "staging/support.hpp"
+#include "queue/support.hpp"
 
 namespace {
 

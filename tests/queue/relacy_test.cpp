@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "staging/relacy_atomics.hpp"  // last: it brings macros
+#include "queue/relacy_atomics.hpp"  // last: it brings macros
 
 namespace {
 

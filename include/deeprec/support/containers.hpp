@@ -1,4 +1,4 @@
-// Move assignment of objects that hold memory together with its resource.
+// Move assignment of objects that hold memory together with its resource; room in lists.
 //
 //   std::pmr::vector a = std::move(b)    keeps its own resource: where the two differ it copies, and whatever
 //                                        pointed into b's memory is left behind
@@ -20,6 +20,13 @@ void replace(T& old, T&& made) noexcept {
   if (&old == &made) return;
   std::destroy_at(&old);
   std::construct_at(&old, std::move(made));
+}
+
+/// Makes room for one more element, so that push_back needs no memory: for objects that change several lists,
+/// or none.
+template <class List>
+void make_room(List& list) {
+  if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
