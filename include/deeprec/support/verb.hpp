@@ -102,6 +102,11 @@ template <class E>
   return given;
 }
 
+/// The status of a call for which a memory resource refused.
+inline status refused_memory() {
+  return {errc::out_of_memory, "the context's memory resource could not allocate scratch or room for out"};
+}
+
 /// Calls f, a backend, and returns its status or result, or errc::out_of_memory where a memory resource
 /// refused. A host backend requests all of its memory before it writes to an output, so after out_of_memory
 /// nothing was written, unless a row source or an executor of the caller threw. Without exceptions the
@@ -116,8 +121,7 @@ DEEPREC_INLINE auto or_out_of_memory(F&& f) -> std::invoke_result_t<F> {
   } catch (const error& refused) {
     if (refused.code() != errc::out_of_memory) throw;
   }
-  return status(errc::out_of_memory,
-                "the context's memory resource could not allocate scratch or room for out");
+  return refused_memory();
 #else
   return f();
 #endif
@@ -126,7 +130,18 @@ DEEPREC_INLINE auto or_out_of_memory(F&& f) -> std::invoke_result_t<F> {
 /// The same; faults without an operation get this one, a literal.
 template <class F>
 DEEPREC_INLINE status or_out_of_memory(const char* operation, F&& f) {
-  return or_out_of_memory(std::forward<F>(f)).in_operation(operation);
+#if DEEPREC_EXCEPTIONS
+  try {
+    return status(f()).in_operation(operation);
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  } catch (const error& refused) {
+    if (refused.code() != errc::out_of_memory) throw;
+  }
+  return refused_memory().in_operation(operation);
+#else
+  return status(f()).in_operation(operation);
+#endif
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

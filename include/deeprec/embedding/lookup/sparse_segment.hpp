@@ -139,8 +139,9 @@ DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_vie
     const auto table =
         as_table(matrix_view<const element>(data.data_handle(), data.extent(0), data.extent(1), stride));
     const jagged_view<id_type, index_t> bags(offsets.data(), out.extent(0), ids.data(), ids.size());
-    return detail::pool_into(ctx, "sparse_segment",
-                             detail::unresolved_rows(table, bags, detail::as_pooling(pooling)), rows_out);
+    const detail::unresolved_rows rows(table, bags, detail::as_pooling(pooling));
+    if (const status s = detail::check_lookup(rows, rows_out); !s) return s;
+    return lookup_on(ctx.backend(), ctx, rows, rows_out);
   });
 }
 

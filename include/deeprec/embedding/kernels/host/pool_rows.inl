@@ -132,13 +132,8 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index
   }
 }
 
-template <::deeprec::detail::fold Fold, class Element, int W, bool Narrow, class Out>
-DEEPREC_INLINE void fold_panel(const row_columns<Element>& columns, const located_run& run, index_t begin,
-                               index_t end, const bag_place place, index_t used, bag_fold& bag, Out* out) {
-  using panel_type = panel<Element, W, Narrow>;
-  fold_rows<Fold>(panel_type{columns}, run, begin, end, place, used, bag, out,
-                  std::make_index_sequence<panel_type::vectors>{});
-}
+template <int W>
+inline constexpr std::make_index_sequence<std::size_t{W}> vector_numbers{};
 
 // The same, for columns in so many vectors; 0: fewer columns than one has.
 template <::deeprec::detail::fold Fold, class Element, class Out>
@@ -146,33 +141,44 @@ DEEPREC_INLINE void fold_vectors(index_t vectors, const row_columns<Element>& co
                                  index_t begin, index_t end, const bag_place place, index_t used,
                                  bag_fold& bag, Out* out) {
   if constexpr (is_fallback) {
-    return vectors == 0 ? fold_panel<Fold, Element, 1, true>(columns, run, begin, end, place, used, bag, out)
-           : vectors == 1
-               ? fold_panel<Fold, Element, 1, false>(columns, run, begin, end, place, used, bag, out)
-               : fold_panel<Fold, Element, 4, false>(columns, run, begin, end, place, used, bag, out);
+    return vectors == 0 ? fold_rows<Fold>(panel<Element, 1, true>{columns}, run, begin, end, place, used, bag,
+                                          out, vector_numbers<1>)
+           : vectors == 1 ? fold_rows<Fold>(panel<Element, 1, false>{columns}, run, begin, end, place, used,
+                                            bag, out, vector_numbers<1>)
+                          : fold_rows<Fold>(panel<Element, 4, false>{columns}, run, begin, end, place, used,
+                                            bag, out, vector_numbers<4>);
   } else {
     // Odd numbers of vectors use the next even panel, except for codes in pairs.
     constexpr int odd = row_codec<Element>::unit == 1 ? 1 : 0;
     switch (vectors + (vectors > 1 && vectors % 2 == 1 ? odd : 0)) {
       case 0:
-        return fold_panel<Fold, Element, 1, true>(columns, run, begin, end, place, used, bag, out);
+        return fold_rows<Fold>(panel<Element, 1, true>{columns}, run, begin, end, place, used, bag, out,
+                               vector_numbers<1>);
       case 1:
-        return fold_panel<Fold, Element, 1, false>(columns, run, begin, end, place, used, bag, out);
+        return fold_rows<Fold>(panel<Element, 1, false>{columns}, run, begin, end, place, used, bag, out,
+                               vector_numbers<1>);
       case 2:
-        return fold_panel<Fold, Element, 2, false>(columns, run, begin, end, place, used, bag, out);
+        return fold_rows<Fold>(panel<Element, 2, false>{columns}, run, begin, end, place, used, bag, out,
+                               vector_numbers<2>);
       case 4:
-        return fold_panel<Fold, Element, 4, false>(columns, run, begin, end, place, used, bag, out);
+        return fold_rows<Fold>(panel<Element, 4, false>{columns}, run, begin, end, place, used, bag, out,
+                               vector_numbers<4>);
       case 6:
-        return fold_panel<Fold, Element, 6, false>(columns, run, begin, end, place, used, bag, out);
+        return fold_rows<Fold>(panel<Element, 6, false>{columns}, run, begin, end, place, used, bag, out,
+                               vector_numbers<6>);
       case 8:
-        return fold_panel<Fold, Element, 8, false>(columns, run, begin, end, place, used, bag, out);
+        return fold_rows<Fold>(panel<Element, 8, false>{columns}, run, begin, end, place, used, bag, out,
+                               vector_numbers<8>);
       default:
         if constexpr (odd == 0) {
           if (vectors == 3)
-            return fold_panel<Fold, Element, 3, false>(columns, run, begin, end, place, used, bag, out);
+            return fold_rows<Fold>(panel<Element, 3, false>{columns}, run, begin, end, place, used, bag, out,
+                                   vector_numbers<3>);
           if (vectors == 5)
-            return fold_panel<Fold, Element, 5, false>(columns, run, begin, end, place, used, bag, out);
-          return fold_panel<Fold, Element, 7, false>(columns, run, begin, end, place, used, bag, out);
+            return fold_rows<Fold>(panel<Element, 5, false>{columns}, run, begin, end, place, used, bag, out,
+                                   vector_numbers<5>);
+          return fold_rows<Fold>(panel<Element, 7, false>{columns}, run, begin, end, place, used, bag, out,
+                                 vector_numbers<7>);
         }
     }
   }
