@@ -36,7 +36,7 @@ DEEPREC_PER_UNIT status linear_forward(Context&& context_or_executor, const Inpu
                                        const Weights& weights, matrix_view<const float> bias,
                                        const Output& output, const linear_options& options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "linear_forward");
+  const detail::host_call call(ctx, "linear_forward");
   if (!call) return call.stopped();
   const auto& w = detail::values_of(weights);
   if (w.extent(1) != input.extent(1)) {
@@ -74,7 +74,7 @@ DEEPREC_PER_UNIT status linear_backward(Context&& context_or_executor, const Inp
                                         matrix_view<float> input_gradient,
                                         const linear_options& options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "linear_backward");
+  const detail::host_call call(ctx, "linear_backward");
   if (!call) return call.stopped();
   const auto& w = detail::values_of(weights);
   const index_t batch = input.extent(0);
