@@ -108,8 +108,8 @@ struct cross_layer_gradients {
 /// @space    all reachable from the context
 /// @pre      a gradient overlaps no other argument, with these exceptions (same first element and stride):
 ///           that of product may be product; that of x may be output_gradient, or that of x0 where x is x0
-/// @post     gradients.x0 is added to, since every layer of a stack contributes; so is gradients.x where it is
-///           gradients.x0 itself. The other gradients are overwritten
+/// @post     gradients.x0 is added to, since every layer of a stack contributes; so is gradients.x where it
+///           is gradients.x0 itself. The other gradients are overwritten
 /// @numerics gradients.product: one rounding; .x0: |err| <= 2u |dy product| + u |old value|, u = 2^-24; the
 ///           others: gemm(), of gradients.product as it is stored. The same bits for any number of threads
 /// @cost     one pass that reads x0, product, output_gradient and gradients.x0 and writes gradients.product

@@ -33,8 +33,8 @@ auto history_offsets(const Offsets& offsets) noexcept {
   }
 }
 
-/// Offsets of samples + 1 elements: from 0 up to the number of positions, none smaller than the one before. The
-/// fault doesn't name its verb.
+/// Offsets of samples + 1 elements: from 0 up to the number of positions, none smaller than the one before.
+/// The fault doesn't name its verb.
 template <class Offset>
 DEEPREC_PER_UNIT status check_offsets(array_view<const Offset> offsets, index_t samples,
                                       index_t positions) noexcept {
