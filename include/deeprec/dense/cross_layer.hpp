@@ -51,9 +51,9 @@ constexpr bool is_crossed(const View& v, index_t rows, index_t columns) noexcept
 ///           output overlaps an operand in part
 /// @example  @snippet tests/dense/cross_layer_test.cpp cross_layer
 /// @source   Wang et al. 2021, arXiv:2008.13535
-template <class Backends = host_gemm_backends, class Context, class Weights, MemorySpace Space>
+template <class Backends = host_gemm_backends, class Context, MemorySpace Space>
 DEEPREC_PER_UNIT status cross_layer_forward(Context&& context_or_executor, matrix_arg<const float, Space> x0,
-                                            matrix_arg<const float, Space> x, const Weights& weights,
+                                            matrix_arg<const float, Space> x, const gemm_factor<>& weights,
                                             matrix_arg<const float, Space> bias,
                                             matrix_view<float, Space> product,
                                             matrix_arg<float, Space> output,
@@ -62,7 +62,7 @@ DEEPREC_PER_UNIT status cross_layer_forward(Context&& context_or_executor, matri
   const detail::host_call call(ctx, "cross_layer_forward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   const index_t batch = x0.extent(0), width = x0.extent(1);
-  const auto& w = detail::values_of(weights);
+  const gemm_view<>& w = weights.values();
   if (!detail::well_formed(x0)) {
     return {errc::shape_mismatch, "cross_layer_forward: x0 must be (B,D), and not null"};
   }
@@ -118,16 +118,19 @@ struct cross_layer_gradients {
 /// @error    shape_mismatch (names the operand; nothing is written) · unsupported where a gradient overlaps
 ///           an operand in part · errors of gemm(): gradients.x0 was added to by then
 /// @example  @snippet tests/dense/cross_layer_test.cpp cross_layer_backward
-template <class Backends = host_gemm_backends, class Context, class Weights, MemorySpace Space = host_space>
-DEEPREC_PER_UNIT status cross_layer_backward(
-    Context&& context_or_executor, matrix_arg<const float, Space> x0, matrix_arg<const float, Space> x,
-    matrix_arg<const float, Space> product, matrix_arg<const float, Space> output_gradient,
-    const Weights& weights, const cross_layer_gradients<Space>& gradients, gemm_math math = gemm_math::f32) {
+template <class Backends = host_gemm_backends, class Context, MemorySpace Space = host_space>
+DEEPREC_PER_UNIT status cross_layer_backward(Context&& context_or_executor, matrix_arg<const float, Space> x0,
+                                             matrix_arg<const float, Space> x,
+                                             matrix_arg<const float, Space> product,
+                                             matrix_arg<const float, Space> output_gradient,
+                                             const gemm_factor<>& weights,
+                                             const cross_layer_gradients<Space>& gradients,
+                                             gemm_math math = gemm_math::f32) {
   const auto ctx = detail::as_context(context_or_executor);
   const detail::host_call call(ctx, "cross_layer_backward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   const index_t batch = x0.extent(0), width = x0.extent(1);
-  const auto& w = detail::values_of(weights);
+  const gemm_view<>& w = weights.values();
   if (!detail::well_formed(x0)) {
     return {errc::shape_mismatch, "cross_layer_backward: x0 must be (B,D), and not null"};
   }
