@@ -82,7 +82,7 @@ class gemm_weights {
 
   /// What a form depends on.
   struct form_key {
-    detail::conversion how = detail::conversion::none;
+    detail::conversion kind = detail::conversion::none;
     gemm_operand orientation = gemm_operand::normal;  ///< of packed forms
     const char* packed_by = nullptr;                  ///< a backend's name
     index_t packed_columns = 0;                       ///< of each piece of a packed form

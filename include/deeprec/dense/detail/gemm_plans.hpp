@@ -109,7 +109,7 @@ constexpr conversion conversion_for(gemm_math math, gemm_storage stored, gemm_st
 /// The same bits with every instruction set.
 inline void convert_with(isa which, const convert_block& block) {
 #if DEEPREC_X86
-  if (block.how == conversion::narrow && which == isa::avx512_bf16) {
+  if (block.kind == conversion::narrow && which == isa::avx512_bf16) {
     return narrow_for_products(isa_avx512_bf16::region{}, block);
   }
 #endif
@@ -141,7 +141,7 @@ gemm_weights::form weights_form(isa which, const gemm_job& job, conversion kind,
   using allocator = std::pmr::polymorphic_allocator<std::byte>;
   const gemm_view<> values = job.weights->values();
   if (!packed) {
-    return job.weights->get({.how = kind}, [&](std::pmr::memory_resource* memory) {
+    return job.weights->get({.kind = kind}, [&](std::pmr::memory_resource* memory) {
       auto forms = std::allocate_shared<pieces>(allocator(memory));
       forms->push_back(dense_form(memory, which, values, kind, 0, values.extent(0), 0, values.extent(1)));
       return gemm_weights::form(forms);
