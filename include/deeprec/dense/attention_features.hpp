@@ -33,19 +33,16 @@ namespace detail {
 struct feature_texts {
   const char* queries;
   const char* keys;
-  const char* offsets;
   const char* features;
 };
 
 /// The checks of both directions; features: the output or its gradient.
-template <class Queries, class Keys, class Offsets, class Features>
-status check_feature_shapes(const Queries& queries, const Keys& keys, const Offsets& offsets,
-                            const Features& features, const feature_texts& texts) noexcept {
+template <class Queries, class Keys, class Features>
+status check_feature_shapes(const Queries& queries, const Keys& keys, const Features& features,
+                            const feature_texts& texts) noexcept {
   const index_t width = queries.extent(1);
   if (!well_formed(queries)) return {errc::shape_mismatch, texts.queries};
   if (!well_formed(keys) || keys.extent(1) != width) return {errc::shape_mismatch, texts.keys};
-  if (!offsets.valid() || offsets.size() != queries.extent(0) + 1)
-    return {errc::shape_mismatch, texts.offsets};
   if (!well_formed(features) || !has_shape(features, keys.extent(0), capped_product(4, width)))
     return {errc::shape_mismatch, texts.features};
   return {};
@@ -67,53 +64,27 @@ status check_feature_shapes(const Queries& queries, const Keys& keys, const Offs
 ///           = the offset). On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_features
 /// @source   Zhou et al. 2018, arXiv:1706.06978
-template <class Context, class Query, class Key, class Offsets, class Out, MemorySpace Space>
+template <class Context, class Offsets, MemorySpace Space>
 DEEPREC_PER_UNIT status attention_features_forward(Context&& context_or_executor,
-                                                   matrix_view<Query, Space> queries,
-                                                   matrix_view<Key, Space> keys, const Offsets& offsets,
-                                                   matrix_view<Out, Space> output) {
+                                                   matrix_arg<const float, Space> queries,
+                                                   matrix_arg<const float, Space> keys,
+                                                   const Offsets& offsets, matrix_view<float, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "attention_features_forward");
+  const detail::host_call call(ctx, "attention_features_forward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   const auto ranges = detail::history_offsets<Space>(offsets);
-  if (const status bad = detail::check_feature_shapes(queries, keys, ranges, output,
-                                                      {"attention_features_forward: queries must be (B,D)",
-                                                       "attention_features_forward: keys must be (N,D)",
-                                                       "attention_features_forward: offsets must be (B+1)",
-                                                       "attention_features_forward: output must be (N,4D)"});
-      !bad) {
-    return bad;
-  }
-  return attention_features_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(queries),
-                                       matrix_view<const float, Space>(keys), ranges,
-                                       matrix_view<float, Space>(output));
-}
-
-template <class... Args>
-status attention_features_forward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class Offset, MemorySpace Space>
-DEEPREC_PER_UNIT status attention_features_forward_on(host_backend, const Context& ctx,
-                                                      matrix_view<const float, Space> queries,
-                                                      matrix_view<const float, Space> keys,
-                                                      array_view<const Offset, Space> offsets,
-                                                      matrix_view<float, Space> output) {
-  static_assert(
-      reachable_as<Space, host_space>,
-      "deeprec::attention_features_forward: device memory given to a host context. Fix: copy it, or "
-      "pass a device context.");
   const index_t positions = keys.extent(0), width = keys.extent(1);
-  if (const status s = detail::check_offsets<Offset>(
-          offsets, positions, "attention_features_forward",
-          {"attention_features_forward: offsets must begin with 0",
-           "attention_features_forward: the last of offsets must be keys.extent(0)"});
+  if (const status s = detail::check_feature_shapes(queries, keys, output,
+                                                    {"attention_features_forward: queries must be (B,D)",
+                                                     "attention_features_forward: keys must be (N,D)",
+                                                     "attention_features_forward: output must be (N,4D)"});
       !s) {
     return s;
   }
+  if (const status s = detail::check_offsets(ranges, queries.extent(0), positions); !s)
+    return s.in_operation("attention_features_forward");
   if (keys.empty()) return {};
-  const detail::history_ranges<Offset> samples{offsets.data(), queries.extent(0)};
+  const detail::history_ranges samples{ranges.data(), queries.extent(0)};
   const double ns = detail::ns_of_bytes(*ctx.tuning, positions * width * 6 * index_t{sizeof(float)});
   detail::run_bulk(ctx, {positions, detail::grain_for(*ctx.tuning, positions, ns), ns},
                    [&](index_t begin, index_t end, int) {
@@ -130,18 +101,26 @@ DEEPREC_PER_UNIT status attention_features_forward_on(host_backend, const Contex
   return {};
 }
 
+/// What attention_features_backward writes; any row stride.
+///
+/// @threads as its memory
+template <MemorySpace Space = host_space>
+struct attention_features_gradients {
+  matrix_view<float, Space> queries;  ///< (B,D)
+  matrix_view<float, Space> keys;     ///< (N,D)
+};
+
 /// The gradients of attention_features_forward, for the gradient (g0, g1, g2, g3) of its output:
 ///
-///   query_gradient of a sample = the sum over its positions of g0 + g2 + g3 k
-///   key_gradient of a position = g1 - g2 + g3 q
+///   gradients.queries of a sample = the sum over its positions of g0 + g2 + g3 k
+///   gradients.keys of a position  = g1 - g2 + g3 q
 ///
-/// @shape    queries (B,D) · keys (N,D) · offsets (B+1), from 0 to N · output_gradient (N,4D) ·
-///           query_gradient (B,D) · key_gradient (N,D); any row stride
+/// @shape    queries (B,D) · keys (N,D) · offsets (B+1), from 0 to N · output_gradient (N,4D); any row stride
 /// @dtype    float; offsets: std::int32_t or std::int64_t
 /// @space    all reachable from the context
 /// @pre      the gradients that are written overlap no input, nor each other
-/// @post     every element of query_gradient is written, 0 for samples without positions; every element of
-///           key_gradient is written, or added to with gradient_write::add
+/// @post     every element of gradients.queries is written, 0 for samples without positions; every element of
+///           gradients.keys is written, or added to with gradient_write::add
 /// @numerics float, fused where the ISA has it, sums in the order of the positions: of a sample of L
 ///           |err| <= (L + 3) u sum(|g0| + |g2| + |g3 k|), u = 2^-24. The same bits for any number of
 ///           threads, not on every ISA
@@ -149,79 +128,51 @@ DEEPREC_PER_UNIT status attention_features_forward_on(host_backend, const Contex
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    as attention_features_forward. On an error nothing is written
 /// @example  @snippet tests/dense/attention_test.cpp attention_features_backward
-template <class Context, class Query, class Key, class Offsets, class Out, class ToQuery, class ToKey,
-          MemorySpace Space>
+template <class Context, class Offsets, MemorySpace Space = host_space>
 DEEPREC_PER_UNIT status attention_features_backward(Context&& context_or_executor,
-                                                    matrix_view<Query, Space> queries,
-                                                    matrix_view<Key, Space> keys, const Offsets& offsets,
-                                                    matrix_view<Out, Space> output_gradient,
-                                                    matrix_view<ToQuery, Space> query_gradient,
-                                                    matrix_view<ToKey, Space> key_gradient,
+                                                    matrix_arg<const float, Space> queries,
+                                                    matrix_arg<const float, Space> keys,
+                                                    const Offsets& offsets,
+                                                    matrix_arg<const float, Space> output_gradient,
+                                                    const attention_features_gradients<Space>& gradients,
                                                     gradient_write of_keys = gradient_write::overwrite) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "attention_features_backward");
+  const detail::host_call call(ctx, "attention_features_backward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   const auto ranges = detail::history_offsets<Space>(offsets);
-  if (const status bad =
-          detail::check_feature_shapes(queries, keys, ranges, output_gradient,
+  const index_t positions = keys.extent(0), width = keys.extent(1);
+  if (const status s =
+          detail::check_feature_shapes(queries, keys, output_gradient,
                                        {"attention_features_backward: queries must be (B,D)",
                                         "attention_features_backward: keys must be (N,D)",
-                                        "attention_features_backward: offsets must be (B+1)",
                                         "attention_features_backward: output_gradient must be (N,4D)"});
-      !bad) {
-    return bad;
-  }
-  const index_t width = queries.extent(1);
-  if (!detail::well_formed(query_gradient) || !detail::has_shape(query_gradient, queries.extent(0), width))
-    return {errc::shape_mismatch, "attention_features_backward: query_gradient must be (B,D)"};
-  if (!detail::well_formed(key_gradient) || !detail::has_shape(key_gradient, keys.extent(0), width))
-    return {errc::shape_mismatch, "attention_features_backward: key_gradient must be (N,D)"};
-  return attention_features_backward_on(
-      ctx.backend(), ctx, matrix_view<const float, Space>(queries), matrix_view<const float, Space>(keys),
-      ranges, matrix_view<const float, Space>(output_gradient), matrix_view<float, Space>(query_gradient),
-      matrix_view<float, Space>(key_gradient), of_keys);
-}
-
-template <class... Args>
-status attention_features_backward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class Offset, MemorySpace Space>
-DEEPREC_PER_UNIT status attention_features_backward_on(
-    host_backend, const Context& ctx, matrix_view<const float, Space> queries,
-    matrix_view<const float, Space> keys, array_view<const Offset, Space> offsets,
-    matrix_view<const float, Space> output_gradient, matrix_view<float, Space> query_gradient,
-    matrix_view<float, Space> key_gradient, gradient_write of_keys) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::attention_features_backward: device memory given to a host context. Fix: copy it, "
-                "or pass a device context.");
-  const index_t width = keys.extent(1);
-  if (const status s = detail::check_offsets<Offset>(
-          offsets, keys.extent(0), "attention_features_backward",
-          {"attention_features_backward: offsets must begin with 0",
-           "attention_features_backward: the last of offsets must be keys.extent(0)"});
       !s) {
     return s;
   }
-  const detail::history_ranges<Offset> samples{offsets.data(), queries.extent(0)};
+  if (!detail::well_formed(gradients.queries) ||
+      !detail::has_shape(gradients.queries, queries.extent(0), width))
+    return {errc::shape_mismatch, "attention_features_backward: gradients.queries must be (B,D)"};
+  if (!detail::well_formed(gradients.keys) || !detail::has_shape(gradients.keys, positions, width))
+    return {errc::shape_mismatch, "attention_features_backward: gradients.keys must be (N,D)"};
+  if (const status s = detail::check_offsets(ranges, queries.extent(0), positions); !s)
+    return s.in_operation("attention_features_backward");
+  const detail::history_ranges samples{ranges.data(), queries.extent(0)};
   const index_t units = samples.units();
   const double ns = detail::ns_of_bytes(*ctx.tuning, units * width * 6 * index_t{sizeof(float)});
   detail::run_bulk(
       ctx, {units, detail::grain_for(*ctx.tuning, units, ns), ns}, [&](index_t begin, index_t end, int) {
-        const index_t behind = samples.first_from(end);
+        const index_t last = samples.first_from(end);
         with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-          for (index_t b = samples.first_from(begin); b < behind; ++b) {
+          for (index_t b = samples.first_from(begin); b < last; ++b) {
             const index_t first = samples.begin(b);
             const detail::history in{detail::rows_from(keys, first), samples.end(b) - first, width};
             const auto gradient = detail::rows_from(output_gradient, first);
-            const auto to_keys = detail::rows_from(key_gradient, first);
+            float* const to_query = gradients.queries.row(b);
+            const auto to_keys = detail::rows_from(gradients.keys, first);
             if (of_keys == gradient_write::add) {
-              attention_rows_backward<true>(region, queries.row(b), in, gradient, query_gradient.row(b),
-                                            to_keys);
+              attention_rows_backward<true>(region, queries.row(b), in, gradient, to_query, to_keys);
             } else {
-              attention_rows_backward<false>(region, queries.row(b), in, gradient, query_gradient.row(b),
-                                             to_keys);
+              attention_rows_backward<false>(region, queries.row(b), in, gradient, to_query, to_keys);
             }
           }
         });

@@ -159,21 +159,20 @@ struct cublaslt_stopwatch {
 
 /// gemm() by cuBLASLt, on streams with scratch memory.
 struct cublaslt_backend {
-  template <class E, class A, class B, class C>
-  static status run(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
-                    const C& c) {
+  using view = gemm_view<device_space>;
+  using result = gemm_result<device_space>;
+  using desc_type = basic_gemm_desc<device_space>;
+
+  template <class E>
+  static status run(context<E> ctx, const desc_type& desc, const view& a, const view& b, const result& c) {
     return checked(desc, a, b, c, [&](const product& p) { return enqueue(*ctx.executor, p); });
   }
-  template <class E, class A, class B, class C>
-  static status tune(context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a, const B& b,
-                     const C& c) {
+  template <class E>
+  static status tune(context<E> ctx, const desc_type& desc, const view& a, const view& b, const result& c) {
     return checked(desc, a, b, c, [&](const product& p) { return tune(*ctx.executor, p); });
   }
 
  private:
-  using view = gemm_view<device_space>;
-  using desc_type = basic_gemm_desc<device_space>;
-
   struct product {
     const desc_type& desc;
     view a, b, c;
@@ -191,16 +190,10 @@ struct cublaslt_backend {
     }
   };
 
-  template <class A, class B, class C, class Then>
-  static status checked(const desc_type& desc, const A& a, const B& b, const C& c, const Then& then) {
-    static_assert(!std::is_same_v<B, gemm_weights>,
-                  "deeprec::gemm: gemm_weights are the host's. Fix: pass a device view for b; a tensor core "
-                  "needs no packing.");
-    static_assert(reachable_as<typename A::space, device_space> &&
-                      reachable_as<typename B::space, device_space> &&
-                      reachable_as<typename C::space, device_space>,
-                  "deeprec::gemm: a view of host memory on a CUDA stream. Fix: pass device views.");
-    const product p{desc, view(a), view(b), view(c), c.data_handle()};
+  template <class Then>
+  static status checked(const desc_type& desc, const view& a, const view& b, const result& c,
+                        const Then& then) {
+    const product p{desc, a, b, c, c.data()};
     if (const status s = cublaslt_gemm::can_run(desc, p.a.storage(), p.b.storage(), p.c.storage()); !s) {
       return s;
     }
@@ -430,10 +423,11 @@ struct cublaslt_backend {
 
 }  // namespace detail
 
-template <class Backends, class E, class A, class B, class C>
-status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>& desc, const A& a,
-               const B& b, const C& c) {
-  return detail::cublaslt_backend::run(ctx, desc, a, b, c);
+template <class Backends, class E>
+status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>& desc,
+               const gemm_view<device_space>& a, const gemm_factor<device_space>& b,
+               const gemm_result<device_space>& c) {
+  return detail::cublaslt_backend::run(ctx, desc, a, b.values(), c);
 }
 
 /// Times the algorithms that cuBLASLt's heuristic names for a product, and pins the fastest: gemm() takes the
@@ -457,17 +451,18 @@ status gemm_on(cuda_backend, context<E> ctx, const basic_gemm_desc<device_space>
 ///           values are read, else written in part, as are bits, bias gradient and sums; nothing is pinned
 ///           unless only the last product, by the fastest, has failed
 /// @example  gemm_tune(stream, desc, x, weights, y).or_throw();  // once, before the step is captured
-template <class Context, class A, class B, class C>
+template <class Context>
 DEEPREC_PER_UNIT status gemm_tune(Context&& context_or_executor, const basic_gemm_desc<device_space>& desc,
-                                  const A& a, const B& b, const C& c) {
+                                  const gemm_view<device_space>& a, const gemm_factor<device_space>& b,
+                                  const gemm_result<device_space>& c) {
   const auto ctx = detail::as_context(context_or_executor);
   static_assert(std::is_same_v<std::remove_cvref_t<decltype(ctx.backend())>, cuda_backend>,
                 "deeprec::gemm_tune: an executor of the host. Fix: pass a cuda_stream or cuda_executor; the "
                 "host's gemm() chooses by shape.");
-  const detail::verb_call call(ctx, "gemm_tune");
+  const detail::verb_call call(ctx, "gemm_tune", detail::in_spaces<device_space>);
   if (!call) return call.stopped();
-  if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;
-  return detail::cublaslt_backend::tune(ctx, desc, a, b, c);
+  if (const status s = detail::check_gemm(desc, a, b.values(), c); !s) return s;
+  return detail::cublaslt_backend::tune(ctx, desc, a, b.values(), c);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

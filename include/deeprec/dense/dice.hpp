@@ -118,15 +118,15 @@ DEEPREC_PER_UNIT void dice_batch_statistics(const Context& ctx, matrix_view<cons
 ///           nothing is written
 /// @example  @snippet tests/dense/dice_test.cpp dice
 /// @source   Zhou et al. 2018, arXiv:1706.06978
-template <class Context, class X, class Y, MemorySpace Space>
-DEEPREC_PER_UNIT status dice_forward(Context&& context_or_executor, matrix_view<X, Space> x,
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status dice_forward(Context&& context_or_executor, matrix_arg<const float, Space> x,
                                      std::type_identity_t<array_view<const float, Space>> alpha,
-                                     const dice_statistics<Space>& statistics, matrix_view<Y, Space> y,
-                                     dice_options how = {}) {
+                                     const dice_statistics<Space>& statistics, matrix_view<float, Space> y,
+                                     dice_options options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "dice_forward");
+  const detail::host_call call(ctx, "dice_forward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
-  const index_t width = x.extent(1);
+  const index_t rows = x.extent(0), width = x.extent(1);
   if (!detail::well_formed(x)) return {errc::shape_mismatch, "dice_forward: x must be (N,D)"};
   if (!alpha.valid() || alpha.size() != width)
     return {errc::shape_mismatch, "dice_forward: alpha must be (D)"};
@@ -135,31 +135,12 @@ DEEPREC_PER_UNIT status dice_forward(Context&& context_or_executor, matrix_view<
     return {errc::shape_mismatch, "dice_forward: mean and variance must be (D)"};
   if (!detail::well_formed(y) || !detail::has_shape(y, x.extent(0), width))
     return {errc::shape_mismatch, "dice_forward: y must be (N,D)"};
-  if (!(how.epsilon > 0)) return {errc::invalid_value, "dice_forward: epsilon must be positive"};
-  return dice_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(x), alpha, statistics,
-                         matrix_view<float, Space>(y), how);
-}
-
-template <class... Args>
-status dice_forward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status dice_forward_on(host_backend, const Context& ctx, matrix_view<const float, Space> x,
-                                        array_view<const float, Space> alpha,
-                                        const dice_statistics<Space>& statistics, matrix_view<float, Space> y,
-                                        const dice_options& how) {
-  static_assert(
-      reachable_as<Space, host_space>,
-      "deeprec::dice_forward: device memory given to a host context. Fix: copy it, or pass a device "
-      "context.");
-  const index_t rows = x.extent(0), width = x.extent(1);
-  if (how.mode == dice_mode::batch) {
+  if (!(options.epsilon > 0)) return {errc::invalid_value, "dice_forward: epsilon must be positive"};
+  if (options.mode == dice_mode::batch) {
     detail::dice_batch_statistics(ctx, matrix_view<const float>(x), {statistics.mean, statistics.variance});
   }
   const detail::dice_columns columns{statistics.mean.data(), statistics.variance.data(), alpha.data(),
-                                     how.epsilon};
+                                     options.epsilon};
   const double ns = detail::dice_ns(*ctx.tuning, rows, width, 2);
   detail::run_bulk(ctx, {rows, detail::grain_for(*ctx.tuning, rows, ns), ns},
                    [&](index_t begin, index_t end, int) {
@@ -191,64 +172,45 @@ DEEPREC_PER_UNIT status dice_forward_on(host_backend, const Context& ctx, matrix
 /// @error    shape_mismatch naming the operand; invalid_value where epsilon is not positive. On an error
 ///           nothing is written
 /// @example  @snippet tests/dense/dice_test.cpp dice_backward
-template <class Context, class X, class G, class ToX, MemorySpace Space>
-DEEPREC_PER_UNIT status dice_backward(Context&& context_or_executor, matrix_view<X, Space> x,
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status dice_backward(Context&& context_or_executor, matrix_arg<const float, Space> x,
                                       std::type_identity_t<array_view<const float, Space>> alpha,
                                       const dice_statistics<Space>& statistics,
-                                      matrix_view<G, Space> y_gradient, matrix_view<ToX, Space> x_gradient,
+                                      matrix_arg<const float, Space> y_gradient,
+                                      matrix_view<float, Space> x_gradient,
                                       std::type_identity_t<array_view<float, Space>> alpha_gradient,
-                                      dice_options how = {}) {
+                                      dice_options options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "dice_backward");
+  const detail::host_call call(ctx, "dice_backward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
-  const index_t width = x.extent(1);
+  const index_t rows = x.extent(0), columns = x.extent(1);
   if (!detail::well_formed(x)) return {errc::shape_mismatch, "dice_backward: x must be (N,D)"};
-  if (!alpha.valid() || alpha.size() != width)
+  if (!alpha.valid() || alpha.size() != columns)
     return {errc::shape_mismatch, "dice_backward: alpha must be (D)"};
-  if (!statistics.mean.valid() || statistics.mean.size() != width || !statistics.variance.valid() ||
-      statistics.variance.size() != width)
+  if (!statistics.mean.valid() || statistics.mean.size() != columns || !statistics.variance.valid() ||
+      statistics.variance.size() != columns)
     return {errc::shape_mismatch, "dice_backward: mean and variance must be (D)"};
-  if (!detail::well_formed(y_gradient) || !detail::has_shape(y_gradient, x.extent(0), width))
+  if (!detail::well_formed(y_gradient) || !detail::has_shape(y_gradient, rows, columns))
     return {errc::shape_mismatch, "dice_backward: y_gradient must be (N,D)"};
-  if (!detail::well_formed(x_gradient) || !detail::has_shape(x_gradient, x.extent(0), width))
+  if (!detail::well_formed(x_gradient) || !detail::has_shape(x_gradient, rows, columns))
     return {errc::shape_mismatch, "dice_backward: x_gradient must be (N,D)"};
-  if (!alpha_gradient.valid() || alpha_gradient.size() != width)
+  if (!alpha_gradient.valid() || alpha_gradient.size() != columns)
     return {errc::shape_mismatch, "dice_backward: alpha_gradient must be (D)"};
-  if (!(how.epsilon > 0)) return {errc::invalid_value, "dice_backward: epsilon must be positive"};
-  return dice_backward_on(ctx.backend(), ctx, matrix_view<const float, Space>(x), alpha, statistics,
-                          matrix_view<const float, Space>(y_gradient), matrix_view<float, Space>(x_gradient),
-                          alpha_gradient, how);
-}
-
-template <class... Args>
-status dice_backward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status dice_backward_on(host_backend, const Context& ctx, matrix_view<const float, Space> x,
-                                         array_view<const float, Space> alpha,
-                                         const dice_statistics<Space>& statistics,
-                                         matrix_view<const float, Space> y_gradient,
-                                         matrix_view<float, Space> x_gradient,
-                                         array_view<float, Space> alpha_gradient, const dice_options& how) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::dice_backward: device memory given to a host context. Fix: copy it, or pass a "
-                "device context.");
-  const index_t rows = x.extent(0);
+  if (!(options.epsilon > 0)) return {errc::invalid_value, "dice_backward: epsilon must be positive"};
   const index_t piece = detail::dice_piece(rows), pieces = (rows + piece - 1) / piece;
   const double count = static_cast<double>((std::max)(rows, index_t{1}));
   // p of the sums is kept where the gradient will be, unless that is still to be read.
   const bool keeps = x_gradient.data_handle() != y_gradient.data_handle();
   detail::dice_partials<3> partial;
-  for (index_t first = 0; first < x.extent(1); first += detail::dice_panel) {
-    const index_t width = (std::min)(detail::dice_panel, x.extent(1) - first);
-    const detail::dice_columns columns =
-        detail::dice_columns{statistics.mean.data(), statistics.variance.data(), alpha.data(), how.epsilon}
+  for (index_t first = 0; first < columns; first += detail::dice_panel) {
+    const index_t width = (std::min)(detail::dice_panel, columns - first);
+    const detail::dice_columns panel =
+        detail::dice_columns{statistics.mean.data(), statistics.variance.data(), alpha.data(),
+                             options.epsilon}
             .from(first);
     const double ns = detail::dice_ns(*ctx.tuning, rows, width, 3);
     detail::dice_for_pieces(ctx, rows, ns, [&](auto region, index_t row, index_t n, index_t i) {
-      dice_sums(region, columns, {x.row(row) + first, x.stride(0)},
+      dice_sums(region, panel, {x.row(row) + first, x.stride(0)},
                 {y_gradient.row(row) + first, y_gradient.stride(0)}, n, width,
                 keeps ? x_gradient.row(row) + first : nullptr, x_gradient.stride(0), partial.of[0][i],
                 partial.of[1][i], partial.of[2][i]);
@@ -256,14 +218,14 @@ DEEPREC_PER_UNIT status dice_backward_on(host_backend, const Context& ctx, matri
     float mean_h[detail::dice_panel] = {}, mean_hu[detail::dice_panel] = {};
     for (index_t j = 0; j < width; ++j) {
       alpha_gradient.data()[first + j] = static_cast<float>(detail::dice_total(partial, 0, j, pieces));
-      if (how.mode == dice_mode::fixed) continue;
+      if (options.mode == dice_mode::fixed) continue;
       mean_h[j] = static_cast<float>(detail::dice_total(partial, 1, j, pieces) / count);
       mean_hu[j] = static_cast<float>(detail::dice_total(partial, 2, j, pieces) / count);
     }
     detail::run_bulk(
         ctx, {rows, detail::grain_for(*ctx.tuning, rows, ns), ns}, [&](index_t begin, index_t end, int) {
           with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-            dice_rows_backward(region, columns, {x.row(begin) + first, x.stride(0)},
+            dice_rows_backward(region, panel, {x.row(begin) + first, x.stride(0)},
                                {y_gradient.row(begin) + first, y_gradient.stride(0)}, end - begin, width,
                                keeps, mean_h, mean_hu, x_gradient.row(begin) + first, x_gradient.stride(0));
           });
@@ -287,7 +249,7 @@ template <class Context>
 DEEPREC_PER_UNIT status dice_average(Context&& context_or_executor, const dice_statistics<>& batch,
                                      float momentum, const dice_statistics<>& averages) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "dice_average");
+  const detail::host_call call(ctx, "dice_average");
   if (!call) return call.stopped();
   const index_t width = batch.mean.size();
   for (const array_view<float>& part : {batch.mean, batch.variance, averages.mean, averages.variance}) {

@@ -84,36 +84,18 @@ inline bool interaction_leaves_cache(const kernel_tuning& tuning, index_t sample
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/dot_interaction_test.cpp dot_interaction
 /// @source   Naumov et al. 2019, arXiv:1906.00091
-template <class Context, class Dense, class Pooled, class Out, MemorySpace Space>
+template <class Context, MemorySpace Space>
 DEEPREC_PER_UNIT status dot_interaction_forward(Context&& context_or_executor,
-                                                matrix_view<Dense, Space> dense,
-                                                matrix_view<Pooled, Space> pooled,
-                                                matrix_view<Out, Space> output) {
+                                                matrix_arg<const float, Space> dense,
+                                                matrix_arg<const float, Space> pooled,
+                                                matrix_view<float, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "dot_interaction_forward");
+  const detail::host_call call(ctx, "dot_interaction_forward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (detail::interacting_tables(dense, pooled, output) < 0) {
     return {errc::shape_mismatch,
             "dot_interaction_forward: shapes must be dense (B,D), pooled (B,T*D), output (B, D + (T+1)T/2)"};
   }
-  return dot_interaction_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(dense),
-                                    matrix_view<const float, Space>(pooled),
-                                    matrix_view<float, Space>(output));
-}
-
-template <class... Args>
-status dot_interaction_forward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status dot_interaction_forward_on(host_backend, const Context& ctx,
-                                                   matrix_view<const float, Space> dense,
-                                                   matrix_view<const float, Space> pooled,
-                                                   matrix_view<float, Space> output) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::dot_interaction_forward: device memory given to a host context. Fix: copy it, or "
-                "pass a device context.");
   const index_t samples = dense.extent(0), width = dense.extent(1);
   const index_t tables = pooled.extent(1) / width;
   const double ns = detail::interaction_ns(*ctx.tuning, samples, tables, width);
@@ -151,16 +133,15 @@ DEEPREC_PER_UNIT status dot_interaction_forward_on(host_backend, const Context& 
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/dot_interaction_test.cpp dot_interaction_backward
-template <class Context, class Dense, class Pooled, class Out, class ToDense, class ToPooled,
-          MemorySpace Space>
+template <class Context, MemorySpace Space>
 DEEPREC_PER_UNIT status dot_interaction_backward(Context&& context_or_executor,
-                                                 matrix_view<Dense, Space> dense,
-                                                 matrix_view<Pooled, Space> pooled,
-                                                 matrix_view<Out, Space> output_gradient,
-                                                 matrix_view<ToDense, Space> dense_gradient,
-                                                 matrix_view<ToPooled, Space> pooled_gradient) {
+                                                 matrix_arg<const float, Space> dense,
+                                                 matrix_arg<const float, Space> pooled,
+                                                 matrix_arg<const float, Space> output_gradient,
+                                                 matrix_view<float, Space> dense_gradient,
+                                                 matrix_arg<float, Space> pooled_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "dot_interaction_backward");
+  const detail::host_call call(ctx, "dot_interaction_backward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (detail::interacting_tables(dense, pooled, output_gradient) < 0) {
     return {errc::shape_mismatch,
@@ -175,27 +156,6 @@ DEEPREC_PER_UNIT status dot_interaction_backward(Context&& context_or_executor,
       !detail::well_formed(pooled_gradient)) {
     return {errc::shape_mismatch, "dot_interaction_backward: pooled_gradient must be (B,T*D)"};
   }
-  return dot_interaction_backward_on(
-      ctx.backend(), ctx, matrix_view<const float, Space>(dense), matrix_view<const float, Space>(pooled),
-      matrix_view<const float, Space>(output_gradient), matrix_view<float, Space>(dense_gradient),
-      matrix_view<float, Space>(pooled_gradient));
-}
-
-template <class... Args>
-status dot_interaction_backward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status dot_interaction_backward_on(host_backend, const Context& ctx,
-                                                    matrix_view<const float, Space> dense,
-                                                    matrix_view<const float, Space> pooled,
-                                                    matrix_view<const float, Space> output_gradient,
-                                                    matrix_view<float, Space> dense_gradient,
-                                                    matrix_view<float, Space> pooled_gradient) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::dot_interaction_backward: device memory given to a host context. Fix: copy it, or "
-                "pass a device context.");
   const index_t samples = dense.extent(0), width = dense.extent(1);
   const index_t tables = pooled.extent(1) / width;
   const double ns = 2 * detail::interaction_ns(*ctx.tuning, samples, tables, width);

@@ -64,12 +64,12 @@ constexpr bool takes_pairs(const Out& out, const Pooled& pooled, index_t width) 
 /// @error    shape_mismatch (names the operand). On an error nothing is written
 /// @example  @snippet tests/dense/fm_interaction_test.cpp fm_interaction
 /// @source   Guo et al. 2017, arXiv:1703.04247; He and Chua 2017, arXiv:1708.05027
-template <class Context, class Pooled, class Out, MemorySpace Space>
+template <class Context, MemorySpace Space>
 DEEPREC_PER_UNIT status fm_interaction_forward(Context&& context_or_executor,
-                                               matrix_view<Pooled, Space> pooled, index_t width,
-                                               matrix_view<Out, Space> output) {
+                                               matrix_arg<const float, Space> pooled, index_t width,
+                                               matrix_view<float, Space> output) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "fm_interaction_forward");
+  const detail::host_call call(ctx, "fm_interaction_forward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (width < 1) return {errc::shape_mismatch, "fm_interaction_forward: width must be at least 1"};
   if (!detail::holds_vectors(pooled, width)) {
@@ -78,23 +78,6 @@ DEEPREC_PER_UNIT status fm_interaction_forward(Context&& context_or_executor,
   if (!detail::takes_pairs(output, pooled, width)) {
     return {errc::shape_mismatch, "fm_interaction_forward: output must be (B,D) or (B,1)"};
   }
-  return fm_interaction_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(pooled), width,
-                                   matrix_view<float, Space>(output));
-}
-
-template <class... Args>
-status fm_interaction_forward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status fm_interaction_forward_on(host_backend, const Context& ctx,
-                                                  matrix_view<const float, Space> pooled, index_t width,
-                                                  matrix_view<float, Space> output) {
-  static_assert(
-      reachable_as<Space, host_space>,
-      "deeprec::fm_interaction_forward: device memory given to a host context. Fix: copy it, or pass "
-      "a device context.");
   const index_t samples = pooled.extent(0);
   if (pooled.empty()) {  // no vectors, or no samples
     for (index_t b = 0; b < samples; ++b) std::fill_n(output.row(b), output.extent(1), 0.0F);
@@ -130,13 +113,13 @@ DEEPREC_PER_UNIT status fm_interaction_forward_on(host_backend, const Context& c
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch (names the operand). On an error nothing is written
 /// @example  @snippet tests/dense/fm_interaction_test.cpp fm_interaction_backward
-template <class Context, class Pooled, class Out, class ToPooled, MemorySpace Space>
+template <class Context, MemorySpace Space>
 DEEPREC_PER_UNIT status fm_interaction_backward(Context&& context_or_executor,
-                                                matrix_view<Pooled, Space> pooled, index_t width,
-                                                matrix_view<Out, Space> output_gradient,
-                                                matrix_view<ToPooled, Space> pooled_gradient) {
+                                                matrix_arg<const float, Space> pooled, index_t width,
+                                                matrix_arg<const float, Space> output_gradient,
+                                                matrix_view<float, Space> pooled_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "fm_interaction_backward");
+  const detail::host_call call(ctx, "fm_interaction_backward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (width < 1) return {errc::shape_mismatch, "fm_interaction_backward: width must be at least 1"};
   if (!detail::holds_vectors(pooled, width)) {
@@ -149,25 +132,6 @@ DEEPREC_PER_UNIT status fm_interaction_backward(Context&& context_or_executor,
       !detail::well_formed(pooled_gradient)) {
     return {errc::shape_mismatch, "fm_interaction_backward: pooled_gradient must be (B,T*D)"};
   }
-  return fm_interaction_backward_on(ctx.backend(), ctx, matrix_view<const float, Space>(pooled), width,
-                                    matrix_view<const float, Space>(output_gradient),
-                                    matrix_view<float, Space>(pooled_gradient));
-}
-
-template <class... Args>
-status fm_interaction_backward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status fm_interaction_backward_on(host_backend, const Context& ctx,
-                                                   matrix_view<const float, Space> pooled, index_t width,
-                                                   matrix_view<const float, Space> output_gradient,
-                                                   matrix_view<float, Space> pooled_gradient) {
-  static_assert(
-      reachable_as<Space, host_space>,
-      "deeprec::fm_interaction_backward: device memory given to a host context. Fix: copy it, or pass "
-      "a device context.");
   if (pooled.empty()) return {};
   const index_t samples = pooled.extent(0);
   const detail::fm_backward_args args{detail::rows_from(pooled, 0),

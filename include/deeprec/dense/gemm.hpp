@@ -63,20 +63,12 @@ struct gemm_space {
 };
 
 template <class Context>
-using gemm_desc_for = basic_gemm_desc<typename gemm_space<detail::backend_of<context_for<Context>>>::type>;
-
-template <class B>
-decltype(auto) values_of(const B& b) noexcept {
-  if constexpr (std::is_same_v<B, gemm_weights>) {
-    return b.values();
-  } else {
-    return b;
-  }
-}
+using gemm_space_for = typename gemm_space<backend_of<context_for<Context>>>::type;
 
 /// The checks of gemm(), for every backend.
-template <class Desc, class A, class B, class C>
-DEEPREC_PER_UNIT status check_gemm(const Desc& desc, const A& a, const B& b, const C& c) {
+template <MemorySpace Space>
+DEEPREC_PER_UNIT status check_gemm(const basic_gemm_desc<Space>& desc, const gemm_view<Space>& a,
+                                   const gemm_view<Space>& b, const gemm_result<Space>& c) {
   const auto no = [](const char* why) { return status{errc::shape_mismatch, why}; };
   const auto too_large = [](const auto& v) { return matrix_fault_of(v) == matrix_fault::too_large; };
   if (too_large(a)) return no("gemm: the bytes of a must fit an index");
@@ -146,76 +138,60 @@ DEEPREC_PER_UNIT status check_gemm(const Desc& desc, const A& a, const B& b, con
   return {};
 }
 
-template <class Desc, class A, class B, class C>
-gemm_job make_job(const Desc& desc, const A& a, const B& b, const C& c) {
+DEEPREC_PER_UNIT inline gemm_job make_job(const gemm_desc& desc, const gemm_view<>& a, const gemm_factor<>& b,
+                                          const gemm_result<>& c) {
   const auto rows_of = [](const gemm_view<>& v) {
     return stored_rows<const void>{v.data(), leading_dimension(v), v.storage()};
   };
-  gemm_job job{.m = c.extent(0),
-               .n = c.extent(1),
-               .k = a.extent(desc.a == gemm_operand::transposed ? 0 : 1),
-               .a_as = desc.a,
-               .b_as = desc.b,
-               .math = desc.math,
-               .a = gemm_view<>(a),
-               .b = gemm_view<>(values_of(b)),
-               .c = {c.data_handle(), leading_dimension(c), detail::gemm_storage_of<typename C::value_type>},
-               .residual = rows_of(desc.residual),
-               .mask = rows_of(desc.mask),
-               .bias = desc.bias.data_handle(),
-               .activation = desc.activation,
-               .accumulates = desc.c == gemm_output::accumulate,
-               .batch = desc.batch};
-  if constexpr (std::is_same_v<B, gemm_weights>) job.weights = &b;
-  return job;
+  return {.m = c.extent(0),
+          .n = c.extent(1),
+          .k = a.extent(desc.a == gemm_operand::transposed ? 0 : 1),
+          .a_as = desc.a,
+          .b_as = desc.b,
+          .math = desc.math,
+          .a = a,
+          .b = b.values(),
+          .weights = b.weights(),
+          .c = {c.data(), leading_dimension(c), c.storage()},
+          .residual = rows_of(desc.residual),
+          .mask = rows_of(desc.mask),
+          .bias = desc.bias.data_handle(),
+          .activation = desc.activation,
+          .accumulates = desc.c == gemm_output::accumulate,
+          .batch = desc.batch};
 }
 
-template <class E>
-DEEPREC_PER_UNIT void sum_bias(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a) {
-  a.storage() == gemm_storage::f32 ? sum_rows<float>(ctx, desc.a, a, desc.bias_gradient.row(0))
-                                   : sum_rows<bf16>(ctx, desc.a, a, desc.bias_gradient.row(0));
-}
-
+/// A checked product on the host: its tiles, then what is made of all of a and of c.
 template <class Backends, class E>
-DEEPREC_PER_UNIT status multiply_job(context<E> ctx, const gemm_job& job) {
-  gemm_setup setup(ctx.memory);
-  if (job.k == 0) {
+DEEPREC_PER_UNIT status run_gemm(const context<E>& ctx, const gemm_desc& desc, const gemm_job& job) {
+  const bool is_empty = job.m == 0 || job.n == 0 || job.batch.count == 0;
+  if (!is_empty && job.k == 0) {
     const line_buffer zeros(ctx.memory, static_cast<std::size_t>(job.n) * sizeof(float));
     auto* const row = reinterpret_cast<float*>(zeros.data());
     std::fill_n(row, job.n, 0.0F);
-    const tile_runner runner(ctx.instruction_set, job, setup);
     for (index_t i = 0; i < job.batch.count; ++i) {
-      runner.finish_rows(row, 0, {0, job.m, 0, job.m}, {0, job.n, 0, job.n},
-                         offset_by(job.c.data, i * job.batch.c_batch_stride, job.c.storage));
+      finish_rows(ctx.instruction_set, job, row, 0, {0, job.m, 0, job.m}, {0, job.n, 0, job.n},
+                  offset_by(job.c.data, i * job.batch.c_batch_stride, job.c.storage));
     }
-    return {};
+  } else if (!is_empty) {
+    gemm_setup setup(ctx.memory);
+    if (const status s = set_up(Backends{}, ctx.instruction_set, job, setup); !s)
+      return s.in_operation("gemm");
+    const auto workers = (std::max)(1, static_cast<int>(ctx.executor->concurrency()));
+    tile_runner runner(ctx.instruction_set, job, setup, ctx.memory, workers);
+    run_bulk(ctx, {runner.tiles(), 1, runner.ns(*ctx.tuning)}, runner);
+    if (const status s = runner.first_fault(); !s) return s.in_operation("gemm");
   }
-  if (const status s = set_up(Backends{}, ctx.instruction_set, job, setup); !s) return s.in_operation("gemm");
-  const tile_runner runner(ctx.instruction_set, job, setup);
-  return run_tiles(ctx, runner, setup.slot_bytes());
-}
-
-template <class Backends, class E>
-DEEPREC_PER_UNIT status run_job(context<E> ctx, const gemm_desc& desc, const gemm_view<>& a,
-                                const gemm_job& job) {
-  if (job.m == 0 || job.n == 0 || job.batch.count == 0) {
-    if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) sum_bias(ctx, desc, a);
+  if (desc.bias_gradient.data_handle() != nullptr && job.m > 0) {
+    float* const sums = desc.bias_gradient.row(0);
+    job.a.storage() == gemm_storage::f32 ? sum_rows<float>(ctx, desc.a, job.a, sums)
+                                         : sum_rows<bf16>(ctx, desc.a, job.a, sums);
+  }
+  if (is_empty) {
     if (desc.column_sums.data_handle() != nullptr) std::fill_n(desc.column_sums.row(0), job.n, 0.0F);
-    return {};
+  } else if (has_result_steps(desc)) {
+    finish_result(ctx, desc, job.m, job.n, job.c);
   }
-#if DEEPREC_EXCEPTIONS
-  status done;
-  try {
-    done = multiply_job<Backends>(ctx, job);
-  } catch (const std::bad_alloc&) {
-    return {errc::out_of_memory, "gemm"};
-  }
-#else
-  const status done = multiply_job<Backends>(ctx, job);
-#endif
-  if (!done) return done;
-  if (desc.bias_gradient.data_handle() != nullptr) sum_bias(ctx, desc, a);
-  if (has_result_steps(desc)) finish_result(ctx, desc, job.m, job.n, job.c);
   return {};
 }
 
@@ -226,15 +202,20 @@ status gemm_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Backends, class E, class A, class B, class C>
-DEEPREC_PER_UNIT status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const A& a, const B& b,
-                                const C& c) {
-  static_assert(GemmElement<typename A::value_type> && GemmElement<typename C::value_type>,
-                "deeprec::gemm: matrices of float or bf16. Fix: pass matrix_view<float> or "
-                "matrix_view<bf16> operands; b may be a gemm_weights.");
-  executor_ref who(*given.executor);  // type-erased: one instantiation for all executors
-  const context<executor_ref> ctx = given.rebind(who);
-  return detail::run_job<Backends>(ctx, desc, gemm_view<>(a), detail::make_job(desc, a, b, c));
+template <class Backends, class E>
+DEEPREC_PER_UNIT status gemm_on(host_backend, context<E> given, const gemm_desc& desc, const gemm_view<>& a,
+                                const gemm_factor<>& b, const gemm_result<>& c) {
+  executor_ref executor(*given.executor);  // type-erased: one instantiation for all executors
+  const context<executor_ref> ctx = given.rebind(executor);
+#if DEEPREC_EXCEPTIONS
+  try {
+    return detail::run_gemm<Backends>(ctx, desc, detail::make_job(desc, a, b, c));
+  } catch (const std::bad_alloc&) {
+    return {errc::out_of_memory, "gemm"};
+  }
+#else
+  return detail::run_gemm<Backends>(ctx, desc, detail::make_job(desc, a, b, c));
+#endif
 }
 
 /// c = cast( mask( act( op(a) op(b) + old c + bias + residual ) ) ), see gemm_desc; relu_bits and
@@ -264,18 +245,18 @@ DEEPREC_PER_UNIT status gemm_on(host_backend, context<E> given, const gemm_desc&
 /// @error    shape_mismatch (names the operand) · unsupported, out_of_memory (from the backend). Nothing is
 ///           written, unless a backend fails on a tile: then c may be written in part, and nothing else
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
-template <class Backends = host_gemm_backends, class Context, class A, class B, class C>
-DEEPREC_PER_UNIT status gemm(Context&& context_or_executor, const detail::gemm_desc_for<Context>& desc,
-                             const A& a, const B& b, const C& c) {
+template <class Backends = host_gemm_backends, class Context>
+DEEPREC_PER_UNIT status gemm(Context&& context_or_executor,
+                             const basic_gemm_desc<detail::gemm_space_for<Context>>& desc,
+                             const gemm_view<detail::gemm_space_for<Context>>& a,
+                             const gemm_factor<detail::gemm_space_for<Context>>& b,
+                             const gemm_result<detail::gemm_space_for<Context>>& c) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "gemm");
+  const detail::verb_call call(ctx, "gemm", detail::in_spaces<detail::gemm_space_for<Context>>);
   if (!call) return call.stopped();
-  if constexpr (std::is_same_v<B, gemm_weights>) {
-    if (desc.batch.b_batch_stride != 0) {
-      return {errc::unsupported, "gemm: b_batch_stride must be 0 for gemm_weights"};
-    }
-  }
-  if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s;
+  if (b.weights() != nullptr && desc.batch.b_batch_stride != 0)
+    return {errc::unsupported, "gemm: b_batch_stride must be 0 for gemm_weights"};
+  if (const status s = detail::check_gemm(desc, a, b.values(), c); !s) return s;
   return gemm_on<Backends>(ctx.backend(), ctx, desc, a, b, c);
 }
 
@@ -288,21 +269,21 @@ DEEPREC_PER_UNIT status gemm(Context&& context_or_executor, const detail::gemm_d
 /// @example  explain_gemm({.math = gemm_math::bf16}, x, w, y)
 ///           // "oneDNN (brg:avx512_core), 32 tiles of 64 x 512; bf16 is permitted, f32 taken: k is below 24,
 ///           // which fills no tile of AMX; not thin: ..."
-template <class Backends = host_gemm_backends, class A, class B, class C>
-DEEPREC_PER_UNIT [[nodiscard]] std::string explain_gemm(const gemm_desc& desc, const A& a, const B& b,
-                                                        const C& c) {
-  if (const status s = detail::check_gemm(desc, a, detail::values_of(b), c); !s) return s.message();
+template <class Backends = host_gemm_backends>
+DEEPREC_PER_UNIT [[nodiscard]] std::string explain_gemm(const gemm_desc& desc, const gemm_view<>& a,
+                                                        const gemm_factor<>& b, const gemm_result<>& c) {
+  if (const status s = detail::check_gemm(desc, a, b.values(), c); !s) return s.message();
   const detail::gemm_job job = detail::make_job(desc, a, b, c);
   if (job.m == 0 || job.n == 0 || job.k == 0) return "nothing to multiply";
   detail::gemm_setup setup(std::pmr::get_default_resource());
   std::string refused;
   if (!detail::set_up(Backends{}, active_isa(), job, setup, &refused)) return "no backend" + refused;
   const detail::gemm_borders& at = setup.borders;
-  const auto conversion_text = [](const char* which, detail::conversion how) -> std::string {
+  const auto conversion_text = [](const char* operand, detail::conversion kind) -> std::string {
     constexpr const char* words[] = {
         "", " copied", " widened", " narrowed to bf16", " rounded to bf16", " rounded to tf32"};
-    if (how == detail::conversion::none) return "";
-    return std::string(", ") + which + words[static_cast<int>(how)];
+    if (kind == detail::conversion::none) return "";
+    return std::string(", ") + operand + words[static_cast<int>(kind)];
   };
   const gemm_backend::plan* plan = nullptr;
   for (const gemm_backend::plan& p : setup.plans) {

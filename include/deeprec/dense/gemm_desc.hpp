@@ -67,21 +67,34 @@ constexpr const char* to_string(gemm_math math) noexcept {
   return "unknown";
 }
 
-/// A matrix_view whose element type is known at run time: float or bf16.
-template <MemorySpace Space = host_space>
-class gemm_view {
+/// A matrix_view whose element type is known at run time: float or bf16. Void: const void, or void where
+/// the elements may be written.
+template <class Void, MemorySpace Space>
+class basic_gemm_view {
  public:
-  constexpr gemm_view() noexcept = default;
+  constexpr basic_gemm_view() noexcept = default;
   template <class T, MemorySpace From>
-    requires GemmElement<std::remove_const_t<T>> && reachable_as<From, Space>
-  constexpr explicit(false) gemm_view(const matrix_view<T, From>& v) noexcept
-      : data_(v.data_handle()),
+  constexpr explicit(false) basic_gemm_view(const matrix_view<T, From>& v) noexcept
+      : rows_(v.extent(0)), columns_(v.extent(1)), stride_(v.stride(0)) {
+    static_assert(GemmElement<std::remove_const_t<T>>,
+                  "deeprec::gemm: elements of another type. Fix: matrix_view<float> or matrix_view<bf16>.");
+    static_assert(std::is_convertible_v<T*, Void*>,
+                  "deeprec::gemm: the result is read only. Fix: matrix_view<float>, not <const float>.");
+    static_assert(reachable_as<From, Space>,
+                  "deeprec::gemm: a matrix in another memory than the context's. Fix: copy it, or pass a "
+                  "context that reaches it.");
+    data_ = v.data_handle();
+    storage_ = detail::gemm_storage_of<std::remove_const_t<T>>;
+  }
+  constexpr explicit(false) basic_gemm_view(const basic_gemm_view<void, Space>& v) noexcept
+    requires std::is_const_v<Void>
+      : data_(v.data()),
         rows_(v.extent(0)),
         columns_(v.extent(1)),
         stride_(v.stride(0)),
-        storage_(detail::gemm_storage_of<std::remove_const_t<T>>) {}
+        storage_(v.storage()) {}
 
-  [[nodiscard]] constexpr const void* data() const noexcept { return data_; }
+  [[nodiscard]] constexpr Void* data() const noexcept { return data_; }
   [[nodiscard]] constexpr index_t extent(int rank) const noexcept { return rank == 0 ? rows_ : columns_; }
   [[nodiscard]] constexpr index_t stride(int rank) const noexcept { return rank == 0 ? stride_ : 1; }
   [[nodiscard]] constexpr gemm_storage storage() const noexcept { return storage_; }
@@ -90,12 +103,19 @@ class gemm_view {
   [[nodiscard]] constexpr bool absent() const noexcept { return data_ == nullptr; }
 
  private:
-  const void* data_ = nullptr;
+  Void* data_ = nullptr;
   index_t rows_ = 0;
   index_t columns_ = 0;
   index_t stride_ = 0;
   gemm_storage storage_ = gemm_storage::f32;
 };
+
+/// An operand of a product.
+template <MemorySpace Space = host_space>
+using gemm_view = basic_gemm_view<const void, Space>;
+/// The result of a product.
+template <MemorySpace Space = host_space>
+using gemm_result = basic_gemm_view<void, Space>;
 
 /// Several products of one shape. A batch stride is the distance in elements from one product's matrix to the
 /// next one's; 0 repeats it. All share the bias; residual, masks, bits, sums and bias gradient need a count

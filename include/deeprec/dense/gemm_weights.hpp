@@ -15,6 +15,7 @@
 #include <memory_resource>
 #include <mutex>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -81,7 +82,7 @@ class gemm_weights {
 
   /// What a form depends on.
   struct form_key {
-    detail::conversion how = detail::conversion::none;
+    detail::conversion kind = detail::conversion::none;
     gemm_operand orientation = gemm_operand::normal;  ///< of packed forms
     const char* packed_by = nullptr;                  ///< a backend's name
     index_t packed_columns = 0;                       ///< of each piece of a packed form
@@ -103,12 +104,12 @@ class gemm_weights {
       return known->value;
     }
     if (known != kept_.end()) known->value.reset();
-    form made = make(kept_.get_allocator().resource());
-    if (made == nullptr) return nullptr;
+    form fresh = make(kept_.get_allocator().resource());
+    if (fresh == nullptr) return nullptr;
     ++forms_made_;
     kept& place = known != kept_.end() ? *known : kept_.emplace_back();
-    place = {key, now, checked_sum(), made};
-    return made;
+    place = {key, now, checked_sum(), fresh};
+    return fresh;
   }
 
  private:
@@ -138,6 +139,29 @@ class gemm_weights {
   mutable std::uint64_t forms_made_ = 0;
   mutable std::uint64_t largest_version_ = 0;
   mutable float largest_ = 0;
+};
+
+/// The operand b of a product: a view, or weights that stay the same from product to product.
+template <MemorySpace Space = host_space>
+class gemm_factor {
+ public:
+  constexpr explicit(false) gemm_factor(const gemm_view<Space>& values) noexcept : values_(values) {}
+  template <class T, MemorySpace From>
+  constexpr explicit(false) gemm_factor(const matrix_view<T, From>& values) noexcept : values_(values) {}
+  explicit(false) gemm_factor(const gemm_weights& weights) noexcept : weights_(&weights) {
+    static_assert(std::is_same_v<Space, host_space>,
+                  "deeprec::gemm: gemm_weights are the host's. Fix: pass a device view for b; a tensor core "
+                  "needs no packing.");
+    values_ = weights.values();
+  }
+
+  [[nodiscard]] constexpr const gemm_view<Space>& values() const noexcept { return values_; }
+  /// Null for a view.
+  [[nodiscard]] constexpr const gemm_weights* weights() const noexcept { return weights_; }
+
+ private:
+  gemm_view<Space> values_;
+  const gemm_weights* weights_ = nullptr;
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

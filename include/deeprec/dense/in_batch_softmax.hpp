@@ -57,7 +57,7 @@ constexpr bool is_none_or(array_view<T, Space> values, index_t size) noexcept {
 /// @shape    scores (B,B), any row stride · weights (B), finite, or {}: 1 each · items (B), or {}: all
 ///           different
 /// @dtype    float, ids of 64 bits; the loss double
-/// @space    all reachable from the context; loss on the host
+/// @space    host
 /// @post     loss is NaN where B = 0
 /// @numerics the largest score is subtracted: no overflow. exp in float, 1.1 ulp; 16 vectors are added in
 ///           float, their sums in double, the rows in order in at most 64 partial sums. A row of finite
@@ -70,13 +70,13 @@ constexpr bool is_none_or(array_view<T, Space> values, index_t size) noexcept {
 /// @threads  reentrant; the same bits for any number of workers
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/in_batch_softmax_test.cpp in_batch_softmax
-template <class Context, class Scores, MemorySpace Space>
-DEEPREC_PER_UNIT status
-in_batch_softmax_forward(Context&& context_or_executor, matrix_view<Scores, Space> scores,
-                         std::type_identity_t<array_view<const float, Space>> weights,
-                         std::type_identity_t<array_view<const std::int64_t, Space>> items, double& loss) {
+template <class Context>
+DEEPREC_PER_UNIT status in_batch_softmax_forward(Context&& context_or_executor,
+                                                 matrix_view<const float> scores,
+                                                 array_view<const float> weights,
+                                                 array_view<const std::int64_t> items, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "in_batch_softmax_forward");
+  const detail::host_call call(ctx, "in_batch_softmax_forward");
   if (!call) return call.stopped();
   const index_t batch = scores.extent(0);
   if (!detail::well_formed(scores) || scores.extent(1) != batch) {
@@ -88,25 +88,7 @@ in_batch_softmax_forward(Context&& context_or_executor, matrix_view<Scores, Spac
   if (!detail::is_none_or(items, batch)) {
     return {errc::shape_mismatch, "in_batch_softmax_forward: items must be (B) or empty"};
   }
-  return in_batch_softmax_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(scores), weights,
-                                     items, loss);
-}
-
-template <class... Args>
-status in_batch_softmax_forward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status in_batch_softmax_forward_on(host_backend, const Context& ctx,
-                                                    matrix_view<const float, Space> scores,
-                                                    array_view<const float, Space> weights,
-                                                    array_view<const std::int64_t, Space> items,
-                                                    double& loss) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::in_batch_softmax_forward: device memory given to a host context. Fix: copy it, or "
-                "pass a device context.");
-  const index_t batch = scores.extent(0), piece = detail::softmax_piece_of(batch);
+  const index_t piece = detail::softmax_piece_of(batch);
   double sums[detail::softmax_pieces] = {};
   detail::run_bulk(ctx, {batch, piece, detail::softmax_ns(batch)}, [&](index_t begin, index_t end, int) {
     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
@@ -145,14 +127,14 @@ DEEPREC_PER_UNIT status in_batch_softmax_forward_on(host_backend, const Context&
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch. On an error nothing is written
 /// @example  @snippet tests/dense/in_batch_softmax_test.cpp in_batch_softmax_backward
-template <class Context, class Scores, class Gradient, MemorySpace Space>
+template <class Context, MemorySpace Space>
 DEEPREC_PER_UNIT status
-in_batch_softmax_backward(Context&& context_or_executor, matrix_view<Scores, Space> scores,
+in_batch_softmax_backward(Context&& context_or_executor, matrix_arg<const float, Space> scores,
                           std::type_identity_t<array_view<const float, Space>> weights,
                           std::type_identity_t<array_view<const std::int64_t, Space>> items, float scale,
-                          matrix_view<Gradient, Space> gradient) {
+                          matrix_view<float, Space> gradient) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "in_batch_softmax_backward");
+  const detail::host_call call(ctx, "in_batch_softmax_backward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   const index_t batch = scores.extent(0);
   if (!detail::well_formed(scores) || scores.extent(1) != batch) {
@@ -167,25 +149,6 @@ in_batch_softmax_backward(Context&& context_or_executor, matrix_view<Scores, Spa
   if (!detail::well_formed(gradient) || !detail::has_shape(gradient, batch, batch)) {
     return {errc::shape_mismatch, "in_batch_softmax_backward: gradient must be (B,B)"};
   }
-  return in_batch_softmax_backward_on(ctx.backend(), ctx, matrix_view<const float, Space>(scores), weights,
-                                      items, scale, matrix_view<float, Space>(gradient));
-}
-
-template <class... Args>
-status in_batch_softmax_backward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status in_batch_softmax_backward_on(host_backend, const Context& ctx,
-                                                     matrix_view<const float, Space> scores,
-                                                     array_view<const float, Space> weights,
-                                                     array_view<const std::int64_t, Space> items, float scale,
-                                                     matrix_view<float, Space> gradient) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::in_batch_softmax_backward: device memory given to a host context. Fix: copy it, or "
-                "pass a device context.");
-  const index_t batch = scores.extent(0);
   const double each = static_cast<double>(scale) / static_cast<double>(batch);
   detail::run_bulk(ctx, {batch, detail::softmax_piece_of(batch), 2 * detail::softmax_ns(batch)},
                    [&](index_t begin, index_t end, int) {

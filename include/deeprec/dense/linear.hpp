@@ -31,14 +31,14 @@ struct linear_options {
 /// @cost     one gemm() of B x O x I
 /// @threads  thread-safe on distinct outputs; the same bits for any number of workers
 /// @error    shape_mismatch (names the operand) · errors of gemm()
-template <class Backends = host_gemm_backends, class Context, class Input, class Weights, class Output>
-DEEPREC_PER_UNIT status linear_forward(Context&& context_or_executor, const Input& input,
-                                       const Weights& weights, matrix_view<const float> bias,
-                                       const Output& output, const linear_options& options = {}) {
+template <class Backends = host_gemm_backends, class Context>
+DEEPREC_PER_UNIT status linear_forward(Context&& context_or_executor, const gemm_view<>& input,
+                                       const gemm_factor<>& weights, matrix_view<const float> bias,
+                                       const gemm_result<>& output, const linear_options& options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "linear_forward");
+  const detail::host_call call(ctx, "linear_forward");
   if (!call) return call.stopped();
-  const auto& w = detail::values_of(weights);
+  const gemm_view<>& w = weights.values();
   if (w.extent(1) != input.extent(1)) {
     return {errc::shape_mismatch, "linear_forward: weights must have the columns of input"};
   }
@@ -67,16 +67,16 @@ DEEPREC_PER_UNIT status linear_forward(Context&& context_or_executor, const Inpu
 /// @threads  thread-safe on distinct gradients; the same bits for any number of workers
 /// @error    shape_mismatch (names the operand; nothing is written) · errors of gemm(): input_gradient is
 ///           computed last
-template <class Backends = host_gemm_backends, class Context, class Input, class Weights>
-DEEPREC_PER_UNIT status linear_backward(Context&& context_or_executor, const Input& input,
-                                        matrix_view<const float> output_gradient, const Weights& weights,
-                                        matrix_view<float> weight_gradient, matrix_view<float> bias_gradient,
-                                        matrix_view<float> input_gradient,
+template <class Backends = host_gemm_backends, class Context>
+DEEPREC_PER_UNIT status linear_backward(Context&& context_or_executor, const gemm_view<>& input,
+                                        matrix_view<const float> output_gradient,
+                                        const gemm_factor<>& weights, matrix_view<float> weight_gradient,
+                                        matrix_view<float> bias_gradient, matrix_view<float> input_gradient,
                                         const linear_options& options = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "linear_backward");
+  const detail::host_call call(ctx, "linear_backward");
   if (!call) return call.stopped();
-  const auto& w = detail::values_of(weights);
+  const gemm_view<>& w = weights.values();
   const index_t batch = input.extent(0);
   const index_t out = w.extent(0);
   const index_t in = w.extent(1);
@@ -100,11 +100,13 @@ DEEPREC_PER_UNIT status linear_backward(Context&& context_or_executor, const Inp
       .a = gemm_operand::transposed, .math = options.math, .bias_gradient = bias_gradient};
   const gemm_desc to_input{.math = options.math, .mask = options.input_mask};
   if (weight_gradient.data_handle() != nullptr) {  // both are checked before either writes
-    if (const status s = detail::check_gemm(to_weights, output_gradient, input, weight_gradient); !s)
+    if (const status s = detail::check_gemm<host_space>(to_weights, output_gradient, input, weight_gradient);
+        !s)
       return s;
   }
   if (input_gradient.data_handle() != nullptr) {
-    if (const status s = detail::check_gemm(to_input, output_gradient, w, input_gradient); !s) return s;
+    if (const status s = detail::check_gemm<host_space>(to_input, output_gradient, w, input_gradient); !s)
+      return s;
   }
   if (weight_gradient.data_handle() != nullptr) {
     if (const status s =

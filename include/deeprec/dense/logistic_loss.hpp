@@ -143,7 +143,7 @@ template <class Context>
 DEEPREC_PER_UNIT status logistic_loss_forward(Context&& context_or_executor, matrix_view<const float> logits,
                                               matrix_view<const float> labels, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "logistic_loss_forward");
+  const detail::host_call call(ctx, "logistic_loss_forward");
   if (!call) return call.stopped();
   return detail::logistic_loss_forward_in(ctx, logits, labels, {}, loss);
 }
@@ -166,7 +166,7 @@ DEEPREC_PER_UNIT status logistic_loss_forward(Context&& context_or_executor, mat
                                               matrix_view<const float> labels,
                                               matrix_view<const float> weights, double& loss) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "logistic_loss_forward");
+  const detail::host_call call(ctx, "logistic_loss_forward");
   if (!call) return call.stopped();
   if (!detail::well_formed(weights) || !detail::has_shape(weights, logits.extent(0), 1)) {
     return {errc::shape_mismatch, "logistic_loss_forward: weights must be (B,1)"};
@@ -187,7 +187,7 @@ template <class Context>
 DEEPREC_PER_UNIT status logistic_loss_backward(Context&& context_or_executor, matrix_view<const float> logits,
                                                matrix_view<const float> labels, matrix_view<float> gradient) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "logistic_loss_backward");
+  const detail::host_call call(ctx, "logistic_loss_backward");
   if (!call) return call.stopped();
   return detail::logistic_loss_backward_in(ctx, logits, labels, {}, gradient);
 }
@@ -209,7 +209,7 @@ DEEPREC_PER_UNIT status logistic_loss_backward(Context&& context_or_executor, ma
                                                matrix_view<const float> weights,
                                                matrix_view<float> gradient) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "logistic_loss_backward");
+  const detail::host_call call(ctx, "logistic_loss_backward");
   if (!call) return call.stopped();
   if (!detail::well_formed(weights) || !detail::has_shape(weights, logits.extent(0), 1)) {
     return {errc::shape_mismatch, "logistic_loss_backward: weights must be (B,1)"};

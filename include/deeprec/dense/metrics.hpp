@@ -57,19 +57,68 @@ inline status check_weights(matrix_view<const float> weights, index_t batch) {
   return {};
 }
 
-/// Calls add(score, label, weight) for each row; null weights: 1 each. Checks all rows before the first call.
-template <class Add>
-status for_each_scored(matrix_view<const float> scores, matrix_view<const float> labels,
-                       const matrix_view<const float>* weights, const Add& add) {
-  if (const status bad = check_scored(scores, labels); !bad) return bad;
-  if (weights != nullptr) {
-    if (const status bad = check_weights(*weights, scores.extent(0)); !bad) return bad;
+/// Two exact sums over rows, of terms in double that are truncated to multiples of 2^-60.
+/// Metric::terms_of(logit, label) returns the two of a row with a weight of 1.
+template <class Metric>
+class exact_sums {
+ public:
+  /// Adds a batch.
+  ///
+  /// @shape    logits (B,1), not NaN · labels (B,1), in [0, 1]
+  /// @cost     O(B); keeps nothing
+  /// @threads  one thread at a time
+  /// @error    shape_mismatch · invalid_value (its row); nothing was added then
+  [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels) {
+    if (const status bad = check_scored(logits, labels); !bad) return bad;
+    for (index_t i = 0; i < logits.extent(0); ++i) add_row(*logits.row(i), *labels.row(i), 1.0);
+    return {};
   }
-  for (index_t i = 0; i < scores.extent(0); ++i) {
-    add(*scores.row(i), *labels.row(i), weights == nullptr ? 1.0 : static_cast<double>(*weights->row(i)));
+  /// Adds a batch whose samples have weights. Weights of 1 give the bits of a batch without.
+  ///
+  /// @shape    logits (B,1), not NaN · labels (B,1), in [0, 1] · weights (B,1), in [0, 2^20]
+  /// @cost     O(B); keeps nothing
+  /// @threads  one thread at a time
+  /// @error    shape_mismatch · invalid_value (its row); nothing was added then
+  [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels,
+                           matrix_view<const float> weights) {
+    if (const status bad = check_scored(logits, labels); !bad) return bad;
+    if (const status bad = check_weights(weights, logits.extent(0)); !bad) return bad;
+    for (index_t i = 0; i < logits.extent(0); ++i) {
+      add_row(*logits.row(i), *labels.row(i), static_cast<double>(*weights.row(i)));
+    }
+    return {};
   }
-  return {};
-}
+  /// Adds all rows of `other`.
+  ///
+  /// @cost    O(1)
+  /// @threads one thread at a time
+  /// @error   none
+  void merge(const exact_sums& other) noexcept {
+    first_ += other.first_;
+    second_ += other.second_;
+    rows_ += other.rows_;
+  }
+  [[nodiscard]] index_t rows() const noexcept { return rows_; }
+
+ protected:
+  struct terms {
+    double first, second;
+  };
+  [[nodiscard]] double first() const noexcept { return static_cast<double>(first_) * 0x1p-60; }
+  [[nodiscard]] double second() const noexcept { return static_cast<double>(second_) * 0x1p-60; }
+
+ private:
+  void add_row(float logit, float label, double weight) noexcept {
+    const terms of = Metric::terms_of(static_cast<double>(logit), static_cast<double>(label));
+    first_ += static_cast<unsigned __int128>(weight * of.first * 0x1p60);
+    second_ += static_cast<unsigned __int128>(weight * of.second * 0x1p60);
+    ++rows_;
+  }
+
+  unsigned __int128 first_ = 0;
+  unsigned __int128 second_ = 0;
+  index_t rows_ = 0;
+};
 
 }  // namespace detail
 
@@ -143,73 +192,24 @@ class auc {
 };
 
 /// Mean binary cross entropy of logits; where samples have weights, the sum of weight times loss over the
-/// sum of the weights.
+/// sum of the weights. A logit beyond +-2^31 counts as +-2^31. The sums are exact while that of the weights
+/// (without weights: the number of rows) is below 2^36.
 ///
 /// @threads one thread at a time
-class log_loss {
+class log_loss : public detail::exact_sums<log_loss> {
  public:
-  /// Adds a batch. A logit beyond +-2^31 counts as +-2^31.
-  ///
-  /// @shape    logits (B,1), not NaN · labels (B,1), in [0, 1]
-  /// @numerics each row's loss in double, truncated to multiples of 2^-60; their sum is exact for up to
-  ///           2^36 rows
-  /// @cost     O(B); keeps nothing
-  /// @threads  one thread at a time
-  /// @error    shape_mismatch · invalid_value (its row); nothing was added then
-  [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels) {
-    return detail::for_each_scored(logits, labels, nullptr, [this](float logit, float label, double weight) {
-      add_row(logit, label, weight);
-    });
-  }
-  /// Adds a batch whose samples have weights. Weights of 1 give the bits of a batch without.
-  ///
-  /// @shape    logits (B,1), not NaN · labels (B,1), in [0, 1] · weights (B,1), in [0, 2^20]
-  /// @numerics weight times loss in double, truncated to multiples of 2^-60; the sums are exact while that
-  ///           of the weights is below 2^36
-  /// @cost     O(B); keeps nothing
-  /// @threads  one thread at a time
-  /// @error    shape_mismatch · invalid_value (its row); nothing was added then
-  [[nodiscard]] status add(matrix_view<const float> logits, matrix_view<const float> labels,
-                           matrix_view<const float> weights) {
-    return detail::for_each_scored(logits, labels, &weights, [this](float logit, float label, double weight) {
-      add_row(logit, label, weight);
-    });
-  }
-
-  /// Adds all rows of `other`.
-  ///
-  /// @cost    O(1)
-  /// @threads one thread at a time
-  /// @error   none
-  void merge(const log_loss& other) noexcept {
-    sum_ += other.sum_;
-    weights_ += other.weights_;
-    rows_ += other.rows_;
-  }
-
   /// The mean; NaN before the first row, and where all weights are 0.
   ///
   /// @cost    O(1)
   /// @threads one thread at a time
   /// @error   none
-  [[nodiscard]] double value() const noexcept {
-    return static_cast<double>(sum_) * 0x1p-60 / (static_cast<double>(weights_) * 0x1p-60);
-  }
-
-  [[nodiscard]] index_t rows() const noexcept { return rows_; }
+  [[nodiscard]] double value() const noexcept { return first() / second(); }
 
  private:
-  void add_row(float at, float label, double weight) noexcept {
-    const double logit = std::clamp(static_cast<double>(at), -0x1p31, 0x1p31);
-    const double loss = detail::logistic_loss_of(logit, static_cast<double>(label));
-    sum_ += static_cast<unsigned __int128>(weight * loss * 0x1p60);
-    weights_ += static_cast<unsigned __int128>(weight * 0x1p60);
-    ++rows_;
+  friend exact_sums;
+  static terms terms_of(double logit, double label) noexcept {
+    return {detail::logistic_loss_of(std::clamp(logit, -0x1p31, 0x1p31), label), 1};
   }
-
-  unsigned __int128 sum_ = 0;
-  unsigned __int128 weights_ = 0;
-  index_t rows_ = 0;
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -231,7 +231,7 @@ class mlp {
   DEEPREC_PER_UNIT status forward(Context&& context_or_executor, mlp_pass& pass,
                                   matrix_view<const float> input) const {
     const auto ctx = detail::as_context(context_or_executor);
-    const detail::verb_call call(ctx, "mlp::forward");
+    const detail::host_call call(ctx, "mlp::forward");
     if (!call) return call.stopped();
     if (const status s =
             detail::expect_size(input.extent(1), size(0), "mlp::forward: input.extent(1) must be size(0)");
@@ -281,7 +281,7 @@ class mlp {
                                    matrix_view<const float> output_gradient,
                                    compute_input_gradient wanted = compute_input_gradient::yes) const {
     const auto ctx = detail::as_context(context_or_executor);
-    const detail::verb_call call(ctx, "mlp::backward");
+    const detail::host_call call(ctx, "mlp::backward");
     if (!call) return call.stopped();
     if (!pass.is_of(sizes_, precision_.hidden)) {
       return {errc::shape_mismatch, "mlp::backward: pass must be of a stack with these sizes and storage"};
@@ -353,7 +353,7 @@ class mlp {
   DEEPREC_PER_UNIT status step(Context&& context_or_executor, const O& optimizer,
                                matrix_view<const float> gradients) {
     const auto ctx = detail::as_context(context_or_executor);
-    const detail::verb_call call(ctx, "mlp::step");
+    const detail::host_call call(ctx, "mlp::step");
     if (!call) return call.stopped();
     if (!detail::has_shape(gradients, 1, parameter_count_))
       return {errc::shape_mismatch, "mlp::step: gradients must be (1, all parameters)"};

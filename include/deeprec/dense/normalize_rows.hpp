@@ -41,13 +41,14 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch · invalid_value for epsilon. On an error nothing is written
 /// @example  @snippet tests/dense/normalize_rows_test.cpp normalize_rows
-template <class Context, class In, class Out, MemorySpace Space>
-DEEPREC_PER_UNIT status normalize_rows_forward(Context&& context_or_executor, matrix_view<In, Space> input,
-                                               matrix_view<Out, Space> output,
+template <class Context, MemorySpace Space>
+DEEPREC_PER_UNIT status normalize_rows_forward(Context&& context_or_executor,
+                                               matrix_arg<const float, Space> input,
+                                               matrix_view<float, Space> output,
                                                std::type_identity_t<array_view<float, Space>> inverse_norms,
                                                float epsilon = 1e-12F) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "normalize_rows_forward");
+  const detail::host_call call(ctx, "normalize_rows_forward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (!detail::well_formed(input) || !detail::well_formed(output) ||
       !detail::has_shape(output, input.extent(0), input.extent(1))) {
@@ -59,23 +60,6 @@ DEEPREC_PER_UNIT status normalize_rows_forward(Context&& context_or_executor, ma
   if (!(epsilon >= 0x1p-126F && epsilon <= 0x1p126F)) {
     return {errc::invalid_value, "normalize_rows_forward: epsilon must be in [2^-126, 2^126]"};
   }
-  return normalize_rows_forward_on(ctx.backend(), ctx, matrix_view<const float, Space>(input),
-                                   matrix_view<float, Space>(output), inverse_norms, epsilon);
-}
-
-template <class... Args>
-status normalize_rows_forward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status normalize_rows_forward_on(host_backend, const Context& ctx,
-                                                  matrix_view<const float, Space> input,
-                                                  matrix_view<float, Space> output,
-                                                  array_view<float, Space> inverse_norms, float epsilon) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::normalize_rows_forward: device memory given to a host context. Fix: copy it, or "
-                "pass a device context.");
   const index_t rows = input.extent(0), width = input.extent(1);
   const double ns = detail::ns_of_bytes(*ctx.tuning, rows * (width + 1) * 8);
   detail::run_bulk(
@@ -109,14 +93,14 @@ DEEPREC_PER_UNIT status normalize_rows_forward_on(host_backend, const Context& c
 /// @threads  reentrant; concurrent calls are safe where their gradients share no byte
 /// @error    shape_mismatch · invalid_value for epsilon. On an error nothing is written
 /// @example  @snippet tests/dense/normalize_rows_test.cpp normalize_rows_backward
-template <class Context, class Out, class OfOut, class OfIn, MemorySpace Space>
+template <class Context, MemorySpace Space>
 DEEPREC_PER_UNIT status
-normalize_rows_backward(Context&& context_or_executor, matrix_view<Out, Space> output,
+normalize_rows_backward(Context&& context_or_executor, matrix_arg<const float, Space> output,
                         std::type_identity_t<array_view<const float, Space>> inverse_norms,
-                        matrix_view<OfOut, Space> output_gradient, matrix_view<OfIn, Space> input_gradient,
-                        float epsilon = 1e-12F) {
+                        matrix_arg<const float, Space> output_gradient,
+                        matrix_view<float, Space> input_gradient, float epsilon = 1e-12F) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "normalize_rows_backward");
+  const detail::host_call call(ctx, "normalize_rows_backward", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   const index_t rows = output.extent(0), width = output.extent(1);
   if (!detail::well_formed(output) || !detail::well_formed(output_gradient) ||
@@ -132,26 +116,6 @@ normalize_rows_backward(Context&& context_or_executor, matrix_view<Out, Space> o
   if (!(epsilon >= 0x1p-126F && epsilon <= 0x1p126F)) {
     return {errc::invalid_value, "normalize_rows_backward: epsilon must be in [2^-126, 2^126]"};
   }
-  return normalize_rows_backward_on(ctx.backend(), ctx, matrix_view<const float, Space>(output),
-                                    inverse_norms, matrix_view<const float, Space>(output_gradient),
-                                    matrix_view<float, Space>(input_gradient), epsilon);
-}
-
-template <class... Args>
-status normalize_rows_backward_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, MemorySpace Space>
-DEEPREC_PER_UNIT status normalize_rows_backward_on(host_backend, const Context& ctx,
-                                                   matrix_view<const float, Space> output,
-                                                   array_view<const float, Space> inverse_norms,
-                                                   matrix_view<const float, Space> output_gradient,
-                                                   matrix_view<float, Space> input_gradient, float epsilon) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::normalize_rows_backward: device memory given to a host context. Fix: copy it, or "
-                "pass a device context.");
-  const index_t rows = output.extent(0), width = output.extent(1);
   const double ns = detail::ns_of_bytes(*ctx.tuning, rows * (width + 1) * 12);
   detail::run_bulk(
       ctx, {rows, detail::grain_for(*ctx.tuning, rows, ns), ns}, [&](index_t begin, index_t end, int) {

@@ -55,7 +55,7 @@ template <class Context>
 DEEPREC_PER_UNIT status relu_forward(Context&& context_or_executor, matrix_view<const float> input,
                                      matrix_view<float> output) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "relu_forward");
+  const detail::host_call call(ctx, "relu_forward");
   if (!call) return call.stopped();
   const index_t width = input.extent(1);
   if (!detail::well_formed(input) || !detail::well_formed(output) ||
@@ -82,7 +82,7 @@ DEEPREC_PER_UNIT status relu_backward(Context&& context_or_executor, matrix_view
                                       matrix_view<const float> output_gradient,
                                       matrix_view<float> input_gradient) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "relu_backward");
+  const detail::host_call call(ctx, "relu_backward");
   if (!call) return call.stopped();
   const index_t width = output.extent(1);
   if (!detail::well_formed(output) || !detail::well_formed(output_gradient) ||

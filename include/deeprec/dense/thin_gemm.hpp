@@ -40,7 +40,11 @@ struct thin_gemm {
     return {};
   }
   [[nodiscard]] static gemm_backend::plan plan(const gemm_backend::problem& q) noexcept {
-    return {.query = q, .run = can_run(q) ? &run : nullptr, .implementation = name};
+    return {.query = q,
+            .run = !can_run(q)                     ? nullptr
+                   : q.inputs == gemm_storage::f32 ? &run<float>
+                                                   : &run<bf16>,
+            .implementation = name};
   }
 
  private:
@@ -52,12 +56,9 @@ struct thin_gemm {
     return q.b == gemm_operand::transposed || q.k == 1 ? 1 : q.b_stride;
   }
 
-  static status run(const gemm_backend::plan& plan, const gemm_backend::args& at) {
-    return plan.query.inputs == gemm_storage::f32 ? run_as<float>(plan.query, at)
-                                                  : run_as<bf16>(plan.query, at);
-  }
   template <class T>
-  static status run_as(const gemm_backend::problem& q, const gemm_backend::args& at) {
+  static status run(const gemm_backend::plan& plan, const gemm_backend::args& at) {
+    const gemm_backend::problem& q = plan.query;
     const auto* a = static_cast<const T*>(at.a);
     const auto* b = static_cast<const T*>(at.b);
     auto* c = static_cast<float*>(at.c);

@@ -33,31 +33,22 @@ auto history_offsets(const Offsets& offsets) noexcept {
   }
 }
 
-/// The texts of the faults of a verb's offsets: literals.
-struct offset_texts {
-  const char* begin;
-  const char* end;
-};
-
-/// Offsets of B + 1 elements: from 0 up to the number of positions, none smaller than the one before.
+/// Offsets of samples + 1 elements: from 0 up to the number of positions, none smaller than the one before.
+/// The fault doesn't name its verb.
 template <class Offset>
-DEEPREC_PER_UNIT status check_offsets(array_view<const Offset> offsets, index_t positions, const char* verb,
-                                      const offset_texts& texts) noexcept {
-  const index_t samples = offsets.size() - 1;
-  if (offsets[0] < 0) {
-    return status(errc::offsets_negative, {.bag = 0, .value = static_cast<index_t>(offsets[0])})
-        .in_operation(verb);
-  }
-  if (const status s = expect_size(offsets[0], 0, texts.begin); !s) return s;
+DEEPREC_PER_UNIT status check_offsets(array_view<const Offset> offsets, index_t samples,
+                                      index_t positions) noexcept {
+  const index_t given = offsets.valid() ? offsets.size() : 0;
+  if (const status s = expect_size(given, samples + 1, "offsets must be (B+1)"); !s) return s;
+  if (offsets[0] < 0) return {errc::offsets_negative, {.bag = 0, .value = static_cast<index_t>(offsets[0])}};
+  if (const status s = expect_size(offsets[0], 0, "offsets must begin with 0"); !s) return s;
   if (!in_order(offsets.data(), samples)) {
     for (index_t b = 0; b < samples; ++b) {
-      if (offsets[b + 1] < offsets[b]) {
-        return status(errc::offsets_decreasing, {.bag = b, .value = static_cast<index_t>(offsets[b + 1])})
-            .in_operation(verb);
-      }
+      if (offsets[b + 1] < offsets[b])
+        return {errc::offsets_decreasing, {.bag = b, .value = static_cast<index_t>(offsets[b + 1])}};
     }
   }
-  return expect_size(offsets[samples], positions, texts.end);
+  return expect_size(offsets[samples], positions, "the last of offsets must be keys.extent(0)");
 }
 
 /// Which samples a piece of the work holds. A sample without positions is a unit as well:
@@ -76,7 +67,7 @@ struct history_ranges {
     return static_cast<index_t>(offsets[b + 1]);
   }
   [[nodiscard]] index_t units() const noexcept { return begin(samples) + samples; }
-  /// The first sample whose first unit is `unit` or behind it.
+  /// The first sample whose first unit is `unit` or a later one.
   [[nodiscard]] index_t first_from(index_t unit) const noexcept {
     index_t low = 0, high = samples;
     while (low < high) {
@@ -91,10 +82,10 @@ struct history_ranges {
   }
   /// The sample that holds a position.
   [[nodiscard]] index_t sample_of(index_t position) const noexcept {
-    const Offset* const behind =
+    const Offset* const next =
         std::upper_bound(offsets, offsets + samples, position,
                          [](index_t at, Offset offset) { return at < static_cast<index_t>(offset); });
-    return static_cast<index_t>(behind - offsets) - 1;
+    return static_cast<index_t>(next - offsets) - 1;
   }
 };
 

@@ -23,10 +23,60 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 
+inline stored_rows<const void> moved(stored_rows<const void> rows, index_t row, index_t column) noexcept {
+  if (rows.data != nullptr) rows.data = offset_by(rows.data, row * rows.stride + column, rows.storage);
+  return rows;
+}
+
+/// The epilogues on rows of products; a stride of 0 repeats one row.
+inline void finish_rows(isa which, const gemm_job& job, const float* product, index_t stride, gemm_piece m,
+                        gemm_piece n, void* c) {
+  const finish_tile tile{.product = product,
+                         .product_stride = stride,
+                         .rows = m.size,
+                         .columns = n.size,
+                         .old = {job.accumulates ? c : nullptr, job.c.stride, job.c.storage},
+                         .residual = moved(job.residual, m.begin, n.begin),
+                         .mask = moved(job.mask, m.begin, n.begin),
+                         .bias = job.bias == nullptr ? nullptr : job.bias + n.begin,
+                         .activation = job.activation,
+                         .to = {c, job.c.stride, job.c.storage}};
+  with_isa_up_to_avx512(which, [&](auto region) { finish(region, tile); });
+}
+
+/// Scratch memory, a slot for each thread of as many as can run at once.
+class worker_scratch {
+ public:
+  worker_scratch(std::pmr::memory_resource* memory, index_t tiles, index_t workers, std::size_t slot_bytes)
+      : slots_(static_cast<std::size_t>(slot_bytes == 0 ? 0 : (std::min)(tiles, workers))),
+        slot_bytes_(slot_bytes),
+        scratch_(memory, slots_ * slot_bytes),
+        numbers_(memory, slots_ < 2 ? 0 : static_cast<std::size_t>(workers) * sizeof(int)) {
+    if (slots_ >= 2) std::fill_n(slot_of(0), workers, -1);
+  }
+  [[nodiscard]] char* of(int worker) noexcept {
+    if (slots_ < 2) return scratch_.data();
+    int& mine = *slot_of(worker);
+    if (mine < 0) mine = next_.fetch_add(1, std::memory_order_relaxed);
+    return scratch_.data() + static_cast<std::size_t>(mine) * slot_bytes_;
+  }
+
+ private:
+  [[nodiscard]] int* slot_of(int worker) const noexcept {
+    return reinterpret_cast<int*>(numbers_.data()) + worker;
+  }
+
+  std::size_t slots_, slot_bytes_;
+  line_buffer scratch_, numbers_;
+  std::atomic<int> next_{0};
+};
+
+/// The body of run_bulk over the tiles of a product.
 class tile_runner {
  public:
-  tile_runner(isa which, const gemm_job& job, const gemm_setup& setup)
-      : isa_(which), job_(job), setup_(setup) {}
+  tile_runner(isa which, const gemm_job& job, const gemm_setup& setup, std::pmr::memory_resource* memory,
+              int workers)
+      : isa_(which), job_(job), setup_(setup), scratch_(memory, tiles(), workers, setup.slot_bytes()) {}
 
   [[nodiscard]] index_t tiles() const noexcept {
     return setup_.borders.m.count() * setup_.borders.n.count() * job_.batch.count;
@@ -39,87 +89,115 @@ class tile_runner {
     return (std::max)(products, reads) * static_cast<double>(job_.batch.count);
   }
 
-  status run(index_t tile, char* scratch) const {
-    const gemm_borders& at = setup_.borders;
-    const index_t each = at.m.count() * at.n.count();
-    const index_t which = tile / each;
-    const gemm_piece m = at.m[tile % each / at.n.count()];
-    const gemm_piece written = {m.begin + m.skipped, m.size - m.skipped, m.kind, m.size - m.skipped};
-    const index_t j = tile % at.n.count();
-    const gemm_piece n = at.n[j];
-    char* const a_block = scratch;
-    char* const b_block = a_block + setup_.a_bytes;
-    char* const c_block = b_block + setup_.b_bytes;
-    char* const plan_scratch = c_block + setup_.c_bytes;
-
-    const gemm_storage c_as = job_.c.storage;
-    void* const c = offset_by(
-        job_.c.data, which * job_.batch.c_batch_stride + written.begin * job_.c.stride + n.begin, c_as);
-    gemm_backend::args p{.scratch = plan_scratch, .instruction_set = isa_};
-    const bool unfused = setup_.guarded && !sums_are_finite(which, written, n);
-    const bool direct = setup_.direct && !unfused;
-    p.c = direct && m.skipped == 0 ? c : c_block;
-    if (setup_.fused && !unfused) {
-      if (job_.bias != nullptr) p.bias = job_.bias + n.begin;
-      p.residual = static_cast<const float*>(moved(job_.residual, m.begin, n.begin).data);
-      if (job_.accumulates && m.skipped > 0) {
-        for (index_t i = 0; i < m.skipped; ++i) {
-          std::memset(c_block + i * job_.c.stride * bytes_of(c_as), 0,
-                      static_cast<std::size_t>(n.size * bytes_of(c_as)));
-        }
-        copy_rows(c, c_block + m.skipped * job_.c.stride * bytes_of(c_as), written.size, n.size);
+  /// Runs tiles [begin, end), one after the other.
+  void operator()(index_t begin, index_t end, int worker) {
+    char* const scratch = scratch_.of(worker);
+    for (index_t t = begin; t < end; ++t) {
+      tile at = begin_tile(t, scratch);
+      bool ok = true;
+      for (index_t s = 0; ok && s < setup_.borders.k.count(); ++s) {
+        const gemm_backend::plan& plan = set_operands(at, s);
+        const status done = plan.run(plan, at.args);
+        ok = done.ok();
+        if (!ok) faults_.add(t, done);
       }
+      if (ok) end_tile(at);
     }
-    const bool a_turned = job_.a_as == gemm_operand::transposed;
-    const bool b_turned = job_.b_as == gemm_operand::transposed;
-    for (index_t s = 0; s < at.k.count(); ++s) {
-      const gemm_piece k = at.k[s];
-      p.a = a_turned ? operand(job_.a.data(), leading_dimension(job_.a), job_.a.storage(),
-                               which * job_.batch.a_batch_stride, k, m, setup_.convert_a, a_block)
-                     : operand(job_.a.data(), leading_dimension(job_.a), job_.a.storage(),
-                               which * job_.batch.a_batch_stride, m, k, setup_.convert_a, a_block);
-      if (setup_.packed) {
-        p.b = (*setup_.b_form)[static_cast<std::size_t>(j)].data.get();
-      } else {
-        const conversion how = job_.weights != nullptr ? conversion::none : setup_.convert_b;
-        const index_t step = which * job_.batch.b_batch_stride;
-        p.b = b_turned ? operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, n, k, how, b_block)
-                       : operand(setup_.b.data, setup_.b.stride, setup_.b.storage, step, k, n, how, b_block);
-      }
-      const gemm_backend::plan& plan =
-          setup_.plans[setup_.plan_index(m.kind, n.kind, k.kind, s > 0 || unfused)];
-      if (const status done = plan.run(plan, p); !done) return done;
-    }
-    if (!direct) {
-      finish_rows(reinterpret_cast<const float*>(c_block) + m.skipped * n.size, n.size, written, n, c);
-    } else if (m.skipped > 0) {
-      copy_rows(c_block + m.skipped * job_.c.stride * bytes_of(c_as), c, written.size, n.size);
-    }
-    return {};
   }
 
-  /// The epilogues on rows of products; a stride of 0 repeats one row.
-  void finish_rows(const float* product, index_t stride, gemm_piece m, gemm_piece n, void* c) const {
-    const finish_tile tile{.product = product,
-                           .product_stride = stride,
-                           .rows = m.size,
-                           .columns = n.size,
-                           .old = {job_.accumulates ? c : nullptr, job_.c.stride, job_.c.storage},
-                           .residual = moved(job_.residual, m.begin, n.begin),
-                           .mask = moved(job_.mask, m.begin, n.begin),
-                           .bias = job_.bias == nullptr ? nullptr : job_.bias + n.begin,
-                           .activation = job_.activation,
-                           .to = {c, job_.c.stride, job_.c.storage}};
-    with_isa_up_to_avx512(isa_, [&](auto region) { finish(region, tile); });
-  }
+  [[nodiscard]] status first_fault() const { return faults_.first(); }
 
  private:
+  struct tile {
+    index_t product;     // of the batch
+    index_t column;      // of tiles
+    gemm_piece m, n;     // what is computed
+    gemm_piece written;  // m without the rows that other tiles write
+    void* c;
+    char* a_block;
+    char* b_block;
+    char* c_block;
+    bool unfused;  // though the plans fuse: its sums may be infinite
+    bool direct;   // the plan writes c, or rows of its stride
+    gemm_backend::args args;
+  };
+
+  [[nodiscard]] tile begin_tile(index_t number, char* scratch) const {
+    const gemm_borders& borders = setup_.borders;
+    const index_t each = borders.m.count() * borders.n.count();
+    tile at{.product = number / each,
+            .column = number % borders.n.count(),
+            .m = borders.m[number % each / borders.n.count()],
+            .n = borders.n[number % borders.n.count()],
+            .written = {},
+            .c = nullptr,
+            .a_block = scratch,
+            .b_block = scratch + setup_.a_bytes,
+            .c_block = scratch + setup_.a_bytes + setup_.b_bytes,
+            .unfused = false,
+            .direct = false,
+            .args = {}};
+    const gemm_piece& m = at.m;
+    const gemm_piece& n = at.n;
+    at.written = {m.begin + m.skipped, m.size - m.skipped, m.kind, m.size - m.skipped};
+    const gemm_storage c_as = job_.c.storage;
+    at.c =
+        offset_by(job_.c.data,
+                  at.product * job_.batch.c_batch_stride + at.written.begin * job_.c.stride + n.begin, c_as);
+    at.unfused = setup_.guarded && !sums_are_finite(at.product, at.written, n);
+    at.direct = setup_.direct && !at.unfused;
+    at.args.scratch = at.c_block + setup_.c_bytes;
+    at.args.instruction_set = isa_;
+    at.args.c = at.direct && m.skipped == 0 ? at.c : at.c_block;
+    if (setup_.fused && !at.unfused) {
+      if (job_.bias != nullptr) at.args.bias = job_.bias + n.begin;
+      at.args.residual = static_cast<const float*>(moved(job_.residual, m.begin, n.begin).data);
+      if (job_.accumulates && m.skipped > 0) {
+        for (index_t i = 0; i < m.skipped; ++i) {
+          std::memset(at.c_block + i * job_.c.stride * bytes_of(c_as), 0,
+                      static_cast<std::size_t>(n.size * bytes_of(c_as)));
+        }
+        copy_rows(at.c, at.c_block + m.skipped * job_.c.stride * bytes_of(c_as), at.written.size, n.size);
+      }
+    }
+    return at;
+  }
+
+  // Operands of piece s of k; returns its plan.
+  [[nodiscard]] const gemm_backend::plan& set_operands(tile& at, index_t s) const {
+    const gemm_piece k = setup_.borders.k[s];
+    const bool a_turned = job_.a_as == gemm_operand::transposed;
+    const bool b_turned = job_.b_as == gemm_operand::transposed;
+    at.args.a = operand(job_.a.data(), leading_dimension(job_.a), job_.a.storage(),
+                        at.product * job_.batch.a_batch_stride, a_turned ? k : at.m, a_turned ? at.m : k,
+                        setup_.convert_a, at.a_block);
+    if (setup_.packed) {
+      at.args.b = (*setup_.b_form)[static_cast<std::size_t>(at.column)].data.get();
+    } else {
+      const conversion kind = job_.weights != nullptr ? conversion::none : setup_.convert_b;
+      at.args.b =
+          operand(setup_.b.data, setup_.b.stride, setup_.b.storage, at.product * job_.batch.b_batch_stride,
+                  b_turned ? at.n : k, b_turned ? k : at.n, kind, at.b_block);
+    }
+    return setup_.plans[setup_.plan_index(at.m.kind, at.n.kind, k.kind, s > 0 || at.unfused)];
+  }
+
+  void end_tile(const tile& at) const {
+    if (!at.direct) {
+      finish_rows(isa_, job_, reinterpret_cast<const float*>(at.c_block) + at.m.skipped * at.n.size,
+                  at.n.size, at.written, at.n, at.c);
+    } else if (at.m.skipped > 0) {
+      copy_rows(at.c_block + at.m.skipped * job_.c.stride * bytes_of(job_.c.storage), at.c, at.written.size,
+                at.n.size);
+    }
+  }
+
   // True when no partial sum of the tile can overflow.
-  bool sums_are_finite(index_t which, gemm_piece m, gemm_piece n) const {
+  bool sums_are_finite(index_t product, const gemm_piece& m, const gemm_piece& n) const {
     const bool turned = job_.a_as == gemm_operand::transposed;
     const index_t stride = leading_dimension(job_.a);
     const void* const a =
-        offset_by(job_.a.data(), which * job_.batch.a_batch_stride + (turned ? m.begin : m.begin * stride),
+        offset_by(job_.a.data(), product * job_.batch.a_batch_stride + (turned ? m.begin : m.begin * stride),
                   job_.a.storage());
     double most = 0;
     with_isa_up_to_avx512(isa_, [&](auto region) {
@@ -138,17 +216,13 @@ class tile_runner {
     convert_with(isa_,
                  {conversion::copy, from, job_.c.stride, to, job_.c.stride, rows, columns, job_.c.storage});
   }
-  static stored_rows<const void> moved(stored_rows<const void> rows, index_t row, index_t column) noexcept {
-    if (rows.data != nullptr) rows.data = offset_by(rows.data, row * rows.stride + column, rows.storage);
-    return rows;
-  }
   // A block of rows x columns of an operand, in memory order, converted where needed; rows past rows.filled
   // are zeros.
-  const void* operand(const void* data, index_t stride, gemm_storage storage, index_t step, gemm_piece rows,
-                      gemm_piece columns, conversion how, char* block) const {
+  const void* operand(const void* data, index_t stride, gemm_storage storage, index_t step,
+                      const gemm_piece& rows, const gemm_piece& columns, conversion kind, char* block) const {
     const void* const from = offset_by(data, step + rows.begin * stride + columns.begin, storage);
-    if (how == conversion::none && rows.filled == rows.size) return from;
-    convert_with(isa_, {how, from, stride, block, columns.size, rows.filled, columns.size, storage});
+    if (kind == conversion::none && rows.filled == rows.size) return from;
+    convert_with(isa_, {kind, from, stride, block, columns.size, rows.filled, columns.size, storage});
     const index_t row_bytes = columns.size * bytes_of(setup_.inputs);
     std::memset(block + rows.filled * row_bytes, 0,
                 static_cast<std::size_t>((rows.size - rows.filled) * row_bytes));
@@ -158,33 +232,9 @@ class tile_runner {
   isa isa_;
   const gemm_job& job_;
   const gemm_setup& setup_;
+  worker_scratch scratch_;
+  fault_report faults_;
 };
-
-/// Runs every tile once, each on one thread, with scratch for as many threads as can run at once.
-template <class E>
-status run_tiles(context<E> ctx, const tile_runner& runner, std::size_t slot_bytes) {
-  const index_t tiles = runner.tiles();
-  const auto workers = static_cast<index_t>((std::max)(1, static_cast<int>(ctx.executor->concurrency())));
-  const auto slots = static_cast<std::size_t>(slot_bytes == 0 ? 0 : (std::min)(tiles, workers));
-  const line_buffer scratch(ctx.memory, slots * slot_bytes);
-  const line_buffer slot_numbers(ctx.memory, slots < 2 ? 0 : static_cast<std::size_t>(workers) * sizeof(int));
-  int* const slot_of = reinterpret_cast<int*>(slot_numbers.data());
-  if (slot_of != nullptr) std::fill_n(slot_of, workers, -1);
-  std::atomic<int> next_slot{0};
-  fault_report report;
-  run_bulk(ctx, {tiles, 1, runner.ns(*ctx.tuning)}, [&](index_t begin, index_t end, int worker) {
-    std::size_t slot = 0;
-    if (slot_of != nullptr) {
-      int& mine = slot_of[worker];
-      if (mine < 0) mine = next_slot.fetch_add(1, std::memory_order_relaxed);
-      slot = static_cast<std::size_t>(mine);
-    }
-    for (index_t t = begin; t < end; ++t) {
-      if (const status s = runner.run(t, scratch.data() + slot * slot_bytes); !s) report.add(t, s);
-    }
-  });
-  return report.first().in_operation("gemm");
-}
 
 /// True when the row stride holds a row and is a multiple of stride_unit.
 template <class Bits>

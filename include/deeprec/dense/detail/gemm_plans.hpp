@@ -109,7 +109,7 @@ constexpr conversion conversion_for(gemm_math math, gemm_storage stored, gemm_st
 /// The same bits with every instruction set.
 inline void convert_with(isa which, const convert_block& block) {
 #if DEEPREC_X86
-  if (block.how == conversion::narrow && which == isa::avx512_bf16) {
+  if (block.kind == conversion::narrow && which == isa::avx512_bf16) {
     return narrow_for_products(isa_avx512_bf16::region{}, block);
   }
 #endif
@@ -118,51 +118,51 @@ inline void convert_with(isa which, const convert_block& block) {
 
 /// A dense copy of a block of the weights, converted.
 inline gemm_backend::packed dense_form(std::pmr::memory_resource* memory, isa which, const gemm_view<>& from,
-                                       conversion how, index_t row, index_t rows, index_t column,
+                                       conversion kind, index_t row, index_t rows, index_t column,
                                        index_t columns) {
-  const bool as_is = how == conversion::none || how == conversion::copy;
-  const gemm_storage to = how == conversion::narrow ? gemm_storage::bf16
-                          : as_is                   ? from.storage()
-                                                    : gemm_storage::f32;
+  const bool as_is = kind == conversion::none || kind == conversion::copy;
+  const gemm_storage to = kind == conversion::narrow ? gemm_storage::bf16
+                          : as_is                    ? from.storage()
+                                                     : gemm_storage::f32;
   const std::size_t bytes = in_lines(rows * columns * bytes_of(to)) + 64;
   const std::shared_ptr<void> data = shared_memory(memory, bytes, 64);
   const void* first = offset_by(from.data(), row * leading_dimension(from) + column, from.storage());
   convert_with(which,
-               {how, first, leading_dimension(from), data.get(), columns, rows, columns, from.storage()});
+               {kind, first, leading_dimension(from), data.get(), columns, rows, columns, from.storage()});
   return {data, bytes};
 }
 
 /// The weights cast for a backend, and packed where it packs; null where it can't.
 template <class Backend>
-gemm_weights::form weights_form(isa which, const gemm_job& job, conversion how, bool packed,
+gemm_weights::form weights_form(isa which, const gemm_job& job, conversion kind, bool packed,
                                 [[maybe_unused]] gemm_storage inputs,
                                 [[maybe_unused]] const gemm_pieces& columns) {
   using pieces = std::pmr::vector<gemm_backend::packed>;
   using allocator = std::pmr::polymorphic_allocator<std::byte>;
   const gemm_view<> values = job.weights->values();
   if (!packed) {
-    return job.weights->get({.how = how}, [&](std::pmr::memory_resource* memory) {
-      auto made = std::allocate_shared<pieces>(allocator(memory));
-      made->push_back(dense_form(memory, which, values, how, 0, values.extent(0), 0, values.extent(1)));
-      return gemm_weights::form(made);
+    return job.weights->get({.kind = kind}, [&](std::pmr::memory_resource* memory) {
+      auto forms = std::allocate_shared<pieces>(allocator(memory));
+      forms->push_back(dense_form(memory, which, values, kind, 0, values.extent(0), 0, values.extent(1)));
+      return gemm_weights::form(forms);
     });
   }
   if constexpr (PackingGemmBackend<Backend>) {
     const bool turned = job.b_as == gemm_operand::transposed;
     return job.weights->get(
-        {how, job.b_as, Backend::name, columns.largest(), inputs},
+        {kind, job.b_as, Backend::name, columns.largest(), inputs},
         [&](std::pmr::memory_resource* memory) -> gemm_weights::form {
-          auto made = std::allocate_shared<pieces>(allocator(memory));
+          auto forms = std::allocate_shared<pieces>(allocator(memory));
           for (index_t j = 0; j < columns.count(); ++j) {
             const gemm_piece p = columns[j];
             const gemm_backend::packed dense =
-                turned ? dense_form(memory, which, values, how, p.begin, p.size, 0, job.k)
-                       : dense_form(memory, which, values, how, 0, job.k, p.begin, p.size);
+                turned ? dense_form(memory, which, values, kind, p.begin, p.size, 0, job.k)
+                       : dense_form(memory, which, values, kind, 0, job.k, p.begin, p.size);
             auto piece = Backend::pack(dense.data.get(), job.k, p.size, job.b_as, inputs, memory);
             if (!piece) return nullptr;
-            made->push_back(std::move(piece).value());
+            forms->push_back(std::move(piece).value());
           }
-          return made;
+          return forms;
         });
   }
   return nullptr;
@@ -269,25 +269,22 @@ status make_plans(isa which, const gemm_job& job, result_way way, bool overlaps,
   return {};
 }
 
-/// As make_plans(), with few sizes of last rows where that changes no bit.
+/// True where few sizes of last rows may serve, which overlap the rows before them.
 template <class Backend>
-status try_plans(isa which, const gemm_job& job, result_way way, gemm_setup& setup) {
-  if constexpr (SameRowsBackend<Backend>) {
-    constexpr index_t widest = index_t{1} << 15;  // rows in scratch have the stride of c
-    const index_t last = job.m % 16;
-    if (job.a_as == gemm_operand::normal && job.m > 16 && last != 0 && last != 4 && last != 8 &&
-        job.c.stride <= widest && make_plans<Backend>(which, job, way, true, setup).ok()) {
-      return {};
-    }
-  }
-  return make_plans<Backend>(which, job, way, false, setup);
+bool may_overlap(const gemm_job& job) noexcept {
+  constexpr index_t widest = index_t{1} << 15;  // rows in scratch have the stride of c
+  const index_t last = job.m % 16;
+  return SameRowsBackend<Backend> && job.a_as == gemm_operand::normal && job.m > 16 && last != 0 &&
+         last != 4 && last != 8 && job.c.stride <= widest;
 }
 
 /// Sets up a backend; the reason of its last refusal where it can't run the job.
 template <class Backend>
-status try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
-  status refused;
+status set_up_backend(isa which, const gemm_job& job, const chosen_math& chosen, gemm_setup& setup) {
+  setup = gemm_setup(setup.plans.get_allocator().resource());
+  setup.math = chosen;
   setup.backend = Backend::name;
+  status refused;
   if constexpr (requires { Backend::can_multiply(job.m, job.n, job.k); }) {
     if (const status s = Backend::can_multiply(job.m, job.n, job.k); !s) return s;
   }
@@ -314,22 +311,28 @@ status try_backend(isa which, const gemm_job& job, gemm_setup& setup) {
                            (job.residual.storage == gemm_storage::f32 && job.residual.data != job.c.data &&
                             (job.m == 1 || job.residual.stride == job.c.stride)));
     const bool has_work = job.has_steps() || job.c.storage == gemm_storage::bf16;
-    const auto find_plans = [&]() -> status {
-      const auto as = [&](result_way way) { return try_plans<Backend>(which, job, way, setup); };
-      if (has_work && may_fuse && as(result_way::fused).ok()) return {};
-      if (!has_work && as(result_way::direct).ok()) return {};
-      const status finished = as(result_way::finished);
-      if (finished.ok() || inputs != gemm_storage::bf16) return finished;
-      // The backend may not support the strides.
-      if (setup.convert_a == conversion::none) setup.convert_a = conversion::copy;
-      if (setup.convert_b == conversion::none) setup.convert_b = conversion::copy;
-      if (job.weights != nullptr) setup.b.stride = job.b.extent(1);
-      return as(result_way::finished);
-    };
-    if (const status s = find_plans(); !s) {
-      refused = s;
-      continue;
+    const struct {
+      bool applies;
+      result_way way;
+      bool copies;
+    } attempts[] = {{has_work && may_fuse, result_way::fused, false},
+                    {!has_work, result_way::direct, false},
+                    {true, result_way::finished, false},
+                    {inputs == gemm_storage::bf16, result_way::finished, true}};
+    bool planned = false;
+    for (const auto& next : attempts) {
+      if (planned || !next.applies) continue;
+      if (next.copies) {  // the backend may not support the strides
+        if (setup.convert_a == conversion::none) setup.convert_a = conversion::copy;
+        if (setup.convert_b == conversion::none) setup.convert_b = conversion::copy;
+        if (job.weights != nullptr) setup.b.stride = job.b.extent(1);
+      }
+      if (may_overlap<Backend>(job)) planned = make_plans<Backend>(which, job, next.way, true, setup).ok();
+      if (planned) continue;
+      refused = make_plans<Backend>(which, job, next.way, false, setup);
+      planned = refused.ok();
     }
+    if (!planned) continue;
     if (job.weights != nullptr && (setup.packed || setup.convert_b != conversion::none)) {
       setup.b_form =
           weights_form<Backend>(which, job, setup.convert_b, setup.packed, inputs, setup.borders.n);
@@ -371,26 +374,24 @@ chosen_math choose_math_for(isa which, const gemm_job& job) {
                       .casts_b = job.weights == nullptr && job.b.storage() == gemm_storage::f32});
 }
 
+/// Appends why a backend refused, unless `refused` is null. Returns false.
+inline bool note_refusal(const char* backend, const status& why, std::string* refused) {
+  if (refused == nullptr) return false;
+  *refused += std::string("; not ") + backend + ": ";
+  *refused += why.detail() != nullptr ? why.detail() : to_string(why.code());
+  return false;
+}
+
 /// Sets up the first backend that can run the job; fails as the last one where none can. Refusals of those
 /// before it are appended to `refused` unless that is null.
 template <class... Backends>
 status set_up(gemm_backends<Backends...>, isa which, const gemm_job& job, gemm_setup& setup,
               std::string* refused = nullptr) {
+  const chosen_math chosen = choose_math_for<gemm_backends<Backends...>>(which, job);
   status last;
-  const chosen_math math = choose_math_for<gemm_backends<Backends...>>(which, job);
-  const auto attempt = [&](auto tag) {
-    setup = gemm_setup(setup.plans.get_allocator().resource());
-    setup.math = math;
-    const status s = try_backend<typename decltype(tag)::type>(which, job, setup);
-    if (s.ok()) return true;
-    if (refused != nullptr) {
-      const char* const why = s.detail() != nullptr ? s.detail() : to_string(s.code());
-      *refused += std::string("; not ") + setup.backend + ": " + why;
-    }
-    last = s;
-    return false;
-  };
-  if ((attempt(std::type_identity<Backends>{}) || ...)) return {};
+  static_cast<void>((((last = set_up_backend<Backends>(which, job, chosen, setup)).ok() ||
+                      note_refusal(setup.backend, last, refused)) ||
+                     ...));
   return last;
 }
 

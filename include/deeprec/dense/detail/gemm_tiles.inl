@@ -36,7 +36,7 @@ inline void convert(region, const ::deeprec::detail::convert_block& block) {
     const index_t at = i * block.from_stride;
     const auto* f32 = static_cast<const float*>(block.from) + at;
     auto* to = static_cast<float*>(block.to) + i * block.to_stride;
-    switch (block.how) {
+    switch (block.kind) {
       case conversion::none:
       case conversion::copy: {
         const index_t size = ::deeprec::detail::bytes_of(block.stored);
@@ -135,8 +135,8 @@ DEEPREC_INLINE float gelu_by_erf(float x) {
 }
 
 // The activations of 64 values, in loops of constant length, which the compiler vectorises.
-inline void activate(gemm_activation how, float* x) {
-  switch (how) {
+inline void activate(gemm_activation activation, float* x) {
+  switch (activation) {
     case gemm_activation::none:
     case gemm_activation::relu:
       break;

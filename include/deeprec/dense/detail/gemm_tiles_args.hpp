@@ -20,7 +20,7 @@ enum class conversion : std::uint8_t {
 
 /// A block of rows x columns; `to` is written with its own stride.
 struct convert_block {
-  conversion how;
+  conversion kind;
   const void* from;
   index_t from_stride;
   void* to;
