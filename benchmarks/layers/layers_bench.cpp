@@ -26,14 +26,14 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/dense/attention_features.hpp>
-#include <deeprec/dense/attention_pool.hpp>
-#include <deeprec/dense/cross_layer.hpp>
-#include <deeprec/dense/dice.hpp>
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/fm_interaction.hpp>
-#include <deeprec/dense/in_batch_softmax.hpp>
-#include <deeprec/dense/normalize_rows.hpp>
+#include <deeprec/dense/interactions/cross_layer.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/interactions/fm_interaction.hpp>
+#include <deeprec/dense/layers/attention_features.hpp>
+#include <deeprec/dense/layers/attention_pool.hpp>
+#include <deeprec/dense/layers/dice.hpp>
+#include <deeprec/dense/layers/normalize_rows.hpp>
+#include <deeprec/dense/losses/in_batch_softmax.hpp>
 
 #include "layers/baseline.hpp"
 #include "layers/layer_rows.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <deeprec/dense/cross_layer.hpp>
+#include <deeprec/dense/interactions/cross_layer.hpp>
 #include <deeprec/optim/apply_row.hpp>
 
 namespace ctr {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include <deeprec/dense/attention_features.hpp>
-#include <deeprec/dense/attention_pool.hpp>
-#include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/in_batch_softmax.hpp>
-#include <deeprec/dense/normalize_rows.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
+#include <deeprec/dense/layers/attention_features.hpp>
+#include <deeprec/dense/layers/attention_pool.hpp>
+#include <deeprec/dense/layers/normalize_rows.hpp>
+#include <deeprec/dense/losses/in_batch_softmax.hpp>
 #include <deeprec/ops/expression.hpp>
 
 namespace ctr {

@@ -1,5 +1,5 @@
 // expect: "deeprec::gemm: a matrix in another memory than the context's. Fix: "
-#include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #if DEEPREC_MUST_FAIL

@@ -1,8 +1,8 @@
 // DIN's attention unit against loops in double: every ISA, widths around the vectors, histories of any
 // length.
 
-#include <deeprec/dense/attention_features.hpp>
-#include <deeprec/dense/attention_pool.hpp>
+#include <deeprec/dense/layers/attention_features.hpp>
+#include <deeprec/dense/layers/attention_pool.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

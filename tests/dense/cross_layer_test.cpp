@@ -1,6 +1,6 @@
 // The cross layer against loops in double on every ISA, and its gradients against differences.
 
-#include <deeprec/dense/cross_layer.hpp>
+#include <deeprec/dense/interactions/cross_layer.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

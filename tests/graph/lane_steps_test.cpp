@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>

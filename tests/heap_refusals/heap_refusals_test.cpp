@@ -20,7 +20,7 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>

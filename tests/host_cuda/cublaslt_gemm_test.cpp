@@ -1,5 +1,5 @@
 // gemm() on a stream against the oracle, by the cuBLASLt of this folder: no card.
-#include <deeprec/dense/cuda_cublaslt_gemm.hpp>
+#include <deeprec/dense/gemm/cuda_cublaslt_gemm.hpp>
 #include <deeprec/exec/cuda/cuda_stream.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 

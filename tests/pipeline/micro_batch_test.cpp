@@ -21,8 +21,8 @@
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>

@@ -12,8 +12,8 @@
 
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>

@@ -12,8 +12,8 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/dense/grouped_auc.hpp>
-#include <deeprec/dense/metrics.hpp>
+#include <deeprec/dense/metrics/grouped_auc.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>

@@ -4,7 +4,7 @@
 //          4  5  6
 //   out    5  7  9           (C)
 //
-// As a part of a matrix product: gemm_desc::column_sums (dense/gemm_desc.hpp), with the same kernel.
+// As a part of a matrix product: gemm_desc::column_sums (dense/gemm/gemm_desc.hpp), with the same kernel.
 #pragma once
 
 #include <algorithm>
