@@ -114,8 +114,8 @@ TEST_CASE("table_part: a row is in one part, behind the later ones only, and par
         for (index_t p = 0; p < parts; ++p) {
           const table_part part(p, parts);
           if (part.has(k * step)) ++found, ++sizes[static_cast<std::size_t>(p)];
-          if (part.is_behind(k * step)) ++behind;
-          if (part.has(k * step)) CHECK(!part.is_behind(k * step));
+          if (part.is_of_later_part(k * step)) ++behind;
+          if (part.has(k * step)) CHECK(!part.is_of_later_part(k * step));
         }
         if (found != 1) FAIL_CHECK("row " << k * step << " is in " << found << " parts");
       }

@@ -84,7 +84,7 @@ struct counting_memory {
 static_assert(StreamMemory<counting_memory> && !StreamMemory<own_stream>);
 
 __global__ void find(device_fault* record, int code, index_t bag) {
-  if (!record->is_behind(0, bag, 0)) return;
+  if (!record->comes_after(0, bag, 0)) return;
   record->code = code;
   record->bag = bag;
 }

@@ -34,7 +34,7 @@ __global__ void copy(int* to, const int* from, int n, int rounds) {
   for (int i = 0; i < n; ++i) to[i] = from[i];
 }
 __global__ void find(device_fault* record, int code, index_t bag) {
-  if (!record->is_behind(0, bag, 0)) return;
+  if (!record->comes_after(0, bag, 0)) return;
   record->code = code;
   record->bag = bag;
 }

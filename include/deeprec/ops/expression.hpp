@@ -450,7 +450,7 @@ DEEPREC_PER_UNIT status evaluate(Context&& context_or_executor, const Assignment
     const index_t out_bytes = (Assignments::out_bytes + ...);
     index_t bytes = out_bytes;  // of one element
     for (const auto* leaf = leaves; leaf < end_of_leaves; ++leaf) {
-      if (leaf->how == expr::detail::form::matrix) bytes += expr::detail::size_of(leaf->type);
+      if (leaf->kind == expr::detail::form::matrix) bytes += expr::detail::size_of(leaf->type);
     }
     const index_t elements = capped_product(rows, columns);
     const bool streamed = !found.in_place && capped_product(elements, out_bytes) > ctx.tuning->kept_bytes;

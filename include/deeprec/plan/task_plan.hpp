@@ -257,14 +257,14 @@ class task_plan {
       bool queued = false;
     };
     std::vector<list> ready(kinds_.size());
-    numbers behind(costs_.size(), -1);
+    numbers next_ready(costs_.size(), -1);
     numbers waiting;
     std::size_t next = 0;
     std::int32_t now = -1;
     return graph_.order(
         [&](std::int32_t v) {
           list& of = ready[index(kind_numbers_[index(v)])];
-          (of.head < 0 ? of.head : behind[index(of.tail)]) = v;
+          (of.head < 0 ? of.head : next_ready[index(of.tail)]) = v;
           of.tail = v;
           if (!std::exchange(of.queued, true)) waiting.push_back(kind_numbers_[index(v)]);
         },
@@ -278,7 +278,7 @@ class task_plan {
             now = waiting[next++];
           }
           list& of = ready[index(now)];
-          return std::exchange(of.head, behind[index(of.head)]);
+          return std::exchange(of.head, next_ready[index(of.head)]);
         });
   }
   // What no order has.

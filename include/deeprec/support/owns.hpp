@@ -59,9 +59,9 @@ bool any_array(const Input& input, const Hits& hits) noexcept {
            hits(bytes_at(input.weights(), entries));
   } else if constexpr (requires { input.data_handle(); }) {
     if (input.empty()) return false;
-    const index_t behind = capped_product(input.extent(0) - 1, input.stride(0));
-    const auto* const lowest = input.data_handle() + (behind < 0 ? behind : 0);
-    return hits(bytes_at(lowest, capped_sum(behind < 0 ? -behind : behind, input.extent(1))));
+    const index_t reach = capped_product(input.extent(0) - 1, input.stride(0));
+    const auto* const lowest = input.data_handle() + (reach < 0 ? reach : 0);
+    return hits(bytes_at(lowest, capped_sum(reach < 0 ? -reach : reach, input.extent(1))));
   } else {
     return hits(bytes_at(std::data(input), static_cast<index_t>(std::size(input))));
   }

@@ -77,7 +77,7 @@ struct cublaslt_gemm {
       return {errc::unsupported, "gemm: cuBLASLt masks by bits without bias and activation"};
     }
     if (has_sums && desc.mask_bits.absent())
-      return {errc::unsupported, "gemm: cuBLASLt sums columns behind mask_bits only"};
+      return {errc::unsupported, "gemm: cuBLASLt sums columns after mask_bits only"};
     if (has_sums && c != gemm_storage::f32)
       return {errc::unsupported, "gemm: cuBLASLt's column sums have the type of c"};
     if (has_bias && c != gemm_storage::f32)

@@ -31,7 +31,7 @@ struct device_fault {
     return ~(of_table << 49 | word{bag >= 0} << 48 | static_cast<word>(place < most ? place : most));
   }
   /// True when a fault at (t, b, k) takes precedence over the recorded one.
-  [[nodiscard]] DEEPREC_HD constexpr bool is_behind(index_t t, index_t b, index_t k) const noexcept {
+  [[nodiscard]] DEEPREC_HD constexpr bool comes_after(index_t t, index_t b, index_t k) const noexcept {
     if (code == 0) return true;
     if (t != table) return t < table;
     return b != bag ? b < bag : k < position;

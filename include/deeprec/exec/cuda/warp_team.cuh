@@ -40,7 +40,7 @@ static __device__ __noinline__ void write_fault(device_fault* fault, errc code, 
       __threadfence();
       volatile device_fault* const record = fault;
       const device_fault seen{0, record->code, record->table, record->bag, record->position, 0, 0};
-      if (seen.is_behind(table, bag, position)) {
+      if (seen.comes_after(table, bag, position)) {
         record->table = table;
         record->bag = bag;
         record->position = position;

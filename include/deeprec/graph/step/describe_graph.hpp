@@ -145,8 +145,8 @@ inline std::string dot_graph(const step_core& g, const std::vector<bool>& staged
     }
     dot += "  }\n";
   }
-  const auto edge = [&](index_t u, index_t v, const char* how) {
-    dot += "  n" + std::to_string(u) + " -> n" + std::to_string(v) + how + ";\n";
+  const auto edge = [&](index_t u, index_t v, const char* style) {
+    dot += "  n" + std::to_string(u) + " -> n" + std::to_string(v) + style + ";\n";
   };
   for (index_t v = 0; v < g.size(); ++v) {
     for (const step_input& in : g.op(v).inputs) {
@@ -190,7 +190,7 @@ inline std::string dot_graph(const step_core& g, const std::vector<bool>& staged
 [[nodiscard]] inline std::string graphviz(const step_graph& graph) {
   std::vector<bool> staged;
   if (const result<flat_graph> flat = graph.flat()) {
-    for (const index_t c : detail::cuts_behind(flat.value(), {}, [](index_t) { return true; }))
+    for (const index_t c : detail::cuts_after(flat.value(), {}, [](index_t) { return true; }))
       staged.push_back(c > 0);
     for (index_t v = 0; v < graph.size(); ++v) {
       if (!graph.is_run(v)) staged[static_cast<std::size_t>(v)] = false;

@@ -124,7 +124,7 @@ class staged_run {
     if (result<void> made = planned(source_, [&](index_t v) { return v == source; }); !made) return made;
     for (index_t part = 0; part <= parts_; ++part) {
       if (result<void> made = planned(plans_[static_cast<std::size_t>(part)],
-                                      [&](index_t v) { return v != source && cuts_behind(v) == part; });
+                                      [&](index_t v) { return v != source && cuts_after(v) == part; });
           !made)
         return made;
     }
@@ -132,7 +132,7 @@ class staged_run {
     // steps in flight would pass through the cache in turn. The other values of home_ are never used.
     shared_.slots.assign(layout_->slots().size(), false);
     for (index_t v = 0; v < g.size(); ++v) {
-      if (v == source || cuts_behind(v) > 0 || g.op(v).kind == op_kind::stage) continue;
+      if (v == source || cuts_after(v) > 0 || g.op(v).kind == op_kind::stage) continue;
       for (std::size_t p = 0; p < g.op(v).outputs.size(); ++p) {
         shared_.slots[static_cast<std::size_t>(layout_->slot_of(v, static_cast<index_t>(p)))] = true;
       }
@@ -141,7 +141,7 @@ class staged_run {
     shared_.home = &*home_;
     if (options_.samples.make != nullptr) {
       std::vector<bool> rest;
-      for (index_t v = 0; v < g.size(); ++v) rest.push_back(v != source && cuts_behind(v) == 0);
+      for (index_t v = 0; v < g.size(); ++v) rest.push_back(v != source && cuts_after(v) == 0);
       auto cutter =
           options_.samples.make(g, flat, layout_, rest, task_order::as_added, options_.samples.lanes);
       if (!cutter) return cutter.fault();
@@ -156,7 +156,7 @@ class staged_run {
   }
 
   [[nodiscard]] index_t parts() const noexcept { return parts_; }
-  [[nodiscard]] index_t cuts_behind(index_t op) const noexcept { return cuts_[static_cast<std::size_t>(op)]; }
+  [[nodiscard]] index_t cuts_after(index_t op) const noexcept { return cuts_[static_cast<std::size_t>(op)]; }
   [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(cuts_.size()); }
   [[nodiscard]] const task_plan& plan(index_t part) const noexcept {
     return plans_[static_cast<std::size_t>(part)];
@@ -346,7 +346,7 @@ class staged_program {
     result<flat_graph> flat = graph.flat();
     if (!flat) return flat.fault();
     return make(graph.core(), flat.value(),
-                detail::cuts_behind(flat.value(), {}, [](index_t) { return true; }), std::move(options));
+                detail::cuts_after(flat.value(), {}, [](index_t) { return true; }), std::move(options));
   }
   /// Cut by smart_stage, from flat() of this graph; stages that it keeps are cuts as well.
   ///
@@ -366,7 +366,7 @@ class staged_program {
     if (!flat) return flat.fault();
     std::vector<bool> before;
     for (const op_side side : cut.side) before.push_back(is_before_cut(side));
-    std::vector<index_t> cuts = detail::cuts_behind(flat.value(), before, [&](index_t stage) {
+    std::vector<index_t> cuts = detail::cuts_after(flat.value(), before, [&](index_t stage) {
       return cut.side[static_cast<std::size_t>(stage)] != op_side::undone;
     });
     if (auto race = detail::find_race(graph.core(), cuts)) return *std::move(race);
@@ -429,13 +429,13 @@ class staged_program {
   }
 
   /// Whether an op runs before a cut. The source does where there is a cut.
-  [[nodiscard]] bool is_staged(index_t op) const noexcept { return run_->cuts_behind(op) > 0; }
+  [[nodiscard]] bool is_staged(index_t op) const noexcept { return run_->cuts_after(op) > 0; }
   /// The ops that a step runs before a cut, in order of their numbers.
   [[nodiscard]] std::vector<index_t> staged_ops() const {
     std::vector<index_t> ops;
     for (index_t v = 0; v < run_->size(); ++v) {
       if (!is_staged(v)) continue;
-      if (run_->plan(run_->cuts_behind(v)).has_task(v) || v == source_) ops.push_back(v);
+      if (run_->plan(run_->cuts_after(v)).has_task(v) || v == source_) ops.push_back(v);
     }
     return ops;
   }
@@ -491,7 +491,7 @@ class staged_program {
       return run_pipeline(ctx, source("source", first) | sink("rest", rest), std::move(stop));
     } else {
       const auto part = [&](index_t n) { return detail::staged_part{run_.get(), env, n}; };
-      const auto behind = [&](auto line) {
+      const auto with_rest = [&](auto line) {
         if constexpr (Cuts == 1) {
           return std::move(line) | sink("rest", rest).own_thread();
         } else {
@@ -502,13 +502,13 @@ class staged_program {
       const int producers = run_->options().producers;
       if constexpr (Cuts == 1) {
         if (producers == 1) {
-          return run_pipeline(ctx, behind(source("source", first) | stage("staged", part(Cuts))),
+          return run_pipeline(ctx, with_rest(source("source", first) | stage("staged", part(Cuts))),
                               std::move(stop));
         }
       }
-      return run_pipeline(ctx,
-                          behind(source("source", first) | stage("staged", part(Cuts)).parallel(producers)),
-                          std::move(stop));
+      return run_pipeline(
+          ctx, with_rest(source("source", first) | stage("staged", part(Cuts)).parallel(producers)),
+          std::move(stop));
     }
   }
   template <class C, class Line>

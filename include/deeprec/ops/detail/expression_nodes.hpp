@@ -43,7 +43,7 @@ constexpr index_t size_of(storage type) noexcept {
 
 /// A leaf or an output as the checks see it.
 struct operand {
-  form how = form::matrix;
+  form kind = form::matrix;
   storage type = storage::f32;
   const void* data = nullptr;
   index_t rows = 0;

@@ -57,9 +57,9 @@ class pipeline_run {
     if constexpr (traits::template node<traits::first_of(Segment)>::is_parallel) {
       worker.work(team_of<Segment>());
     } else {
-      [[maybe_unused]] const segment_end how = worker.work();
+      [[maybe_unused]] const segment_end ended = worker.work();
       if constexpr (Segment + 1 == segments) {
-        finished_ = how != segment_end::halted;
+        finished_ = ended != segment_end::halted;
         failure_ = std::move(worker.failure());
       }
     }

@@ -65,11 +65,11 @@ struct pool_counts {
     weight_squares += weight * weight;
   }
   /// The divisor; 0 means that the bag becomes zeros.
-  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE double divisor(divide_by how) const {
-    return how == divide_by::one      ? 1.0
-           : how == divide_by::count  ? static_cast<double>(used)
-           : how == divide_by::weight ? weight_sum
-                                      : ::sqrt(weight_squares);
+  [[nodiscard]] DEEPREC_HD DEEPREC_INLINE double divisor(divide_by rule) const {
+    return rule == divide_by::one      ? 1.0
+           : rule == divide_by::count  ? static_cast<double>(used)
+           : rule == divide_by::weight ? weight_sum
+                                       : ::sqrt(weight_squares);
   }
 };
 

@@ -145,10 +145,10 @@ struct row_codec<::deeprec::detail::scaled_code<Bits, Scale>> {
     const index_t codes = args.parts.values + first / unit;
     const index_t end = codes + (columns + unit - 1) / unit;
     const bool before = pair < args.parts.values && first == 0;
-    const bool behind = pair == end;
+    const bool after = pair == end;
     return {codes, pair - codes,
-            row_lines::of(args, before ? pair : codes, behind ? pair + 2 * index_t{sizeof(Scale)} : end),
-            !before && !behind};
+            row_lines::of(args, before ? pair : codes, after ? pair + 2 * index_t{sizeof(Scale)} : end),
+            !before && !after};
   }
   DEEPREC_INLINE const std::byte* begin_of(const std::byte* row) const { return part_of(row, codes); }
   DEEPREC_INLINE vector_f32 load_codes_at(const std::byte* from, index_t c) const {

@@ -28,7 +28,7 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 /// A value that passes between the whole batch and its parts.
 struct passed_value {
   std::int32_t slot;
-  const value_parts* how;
+  const value_parts* parts;
   index_t maker;
   index_t user;  // -1: the caller
 };
@@ -156,20 +156,20 @@ class lane_plan {
     return std::nullopt;
   }
   std::optional<fault> cut(const port_ref& made, index_t user, lane_level& in) const {
-    const value_parts& how = g_.op(made.op).outputs[at(made.port)]->parts;
-    if (how.refer == nullptr) {
+    const value_parts& parts = g_.op(made.op).outputs[at(made.port)]->parts;
+    if (parts.refer == nullptr) {
       return refuse_step(g_, user,
                          "a sample-wise op must take values that are cut by samples (batch_traits: refer)",
                          "that of " + named(g_, made.op) + " is not", errc::unsupported);
     }
     const std::int32_t slot = layout_.slot_of(made.op, made.port);
     if (std::none_of(in.cut.begin(), in.cut.end(), [&](const passed_value& v) { return v.slot == slot; }))
-      in.cut.push_back({slot, &how, made.op, user});
+      in.cut.push_back({slot, &parts, made.op, user});
     return std::nullopt;
   }
   std::optional<fault> join(const port_ref& made, index_t user, std::vector<lane_level>& levels) const {
-    const value_parts& how = g_.op(made.op).outputs[at(made.port)]->parts;
-    if (how.join == nullptr && how.gradient == nullptr) {
+    const value_parts& parts = g_.op(made.op).outputs[at(made.port)]->parts;
+    if (parts.join == nullptr && parts.gradient == nullptr) {
       return refuse_step(g_, made.op,
                          "what leaves sample-wise ops must be joined or summed (batch_traits: make_room and "
                          "join, or gradient)",
@@ -179,7 +179,7 @@ class lane_plan {
     const std::int32_t slot = layout_.slot_of(made.op, made.port);
     std::vector<passed_value>& joined = levels[at(level(made.op))].joined;
     if (std::none_of(joined.begin(), joined.end(), [&](const passed_value& v) { return v.slot == slot; }))
-      joined.push_back({slot, &how, made.op, user});
+      joined.push_back({slot, &parts, made.op, user});
     return std::nullopt;
   }
 

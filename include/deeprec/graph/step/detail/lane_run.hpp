@@ -51,11 +51,11 @@ class lane_run final : public step_runner {
       if (levels()[k].by_parts) {
         step_.stage(name, 0, [this, k](const micro_chunk& chunk) { return run_part(levels()[k], chunk); });
         for (const passed_value& v : levels()[k].joined) {
-          if (v.how->gradient == nullptr) continue;
+          if (v.parts->gradient == nullptr) continue;
           step_.sum_gradient(
               name,
-              [this, &v](const micro_chunk& chunk) { return v.how->gradient(values(chunk).place(v.slot)); },
-              [this, &v] { return v.how->gradient(whole_->place(v.slot)); });
+              [this, &v](const micro_chunk& chunk) { return v.parts->gradient(values(chunk).place(v.slot)); },
+              [this, &v] { return v.parts->gradient(whole_->place(v.slot)); });
         }
       } else if (k + 1 < levels().size()) {
         step_.barrier(name, [this, k](const micro_chunk&) { return keep(run_whole(levels()[k])); });
@@ -99,7 +99,7 @@ class lane_run final : public step_runner {
     if (const status s = take_samples(level); !s) return s;
     step_storage& mine = values(chunk);
     for (const passed_value& v : level.cut)
-      v.how->refer(whole_->place(v.slot), chunk.first, chunk.count, mine.place(v.slot));
+      v.parts->refer(whole_->place(v.slot), chunk.first, chunk.count, mine.place(v.slot));
     inline_executor thread;
     executor_ref here(thread);
     const context<executor_ref> ctx(here, static_cast<const environment&>(*on_));
@@ -109,7 +109,7 @@ class lane_run final : public step_runner {
     if (const status s = keep(run_inline(ctx, level.plan, static_cast<step_cells*>(&mine))); !s) return s;
     make_room(level, mine);
     for (const passed_value& v : level.joined) {
-      if (v.how->join != nullptr) v.how->join(mine.place(v.slot), chunk.first, whole_->place(v.slot));
+      if (v.parts->join != nullptr) v.parts->join(mine.place(v.slot), chunk.first, whole_->place(v.slot));
     }
     return {};
   }
@@ -117,7 +117,7 @@ class lane_run final : public step_runner {
   // Of the first cut, by the caller; then all others must have as many.
   [[nodiscard]] status take_samples(const lane_level& level) {
     for (const passed_value& v : level.cut) {
-      const index_t samples = v.how->samples(whole_->place(v.slot));
+      const index_t samples = v.parts->samples(whole_->place(v.slot));
       if (samples_ < 0) samples_ = samples;
       if (samples == samples_) continue;
       return keep(fault(status(errc::shape_mismatch, fault_place{.item = v.user}), {},
@@ -140,7 +140,7 @@ class lane_run final : public step_runner {
     const auto k = static_cast<std::size_t>(&level - levels().data());
     if (has_room_[k]) return;
     for (const passed_value& v : level.joined)
-      v.how->make_room(whole_->place(v.slot), samples_, part.place(v.slot));
+      v.parts->make_room(whole_->place(v.slot), samples_, part.place(v.slot));
     has_room_[k] = true;
   }
   // The first fault, which has the op's name in its text.

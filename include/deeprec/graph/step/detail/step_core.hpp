@@ -141,8 +141,7 @@ void for_each_effect_edge(const step_core& g, const Edge& edge) {
 /// How many cuts lie behind each op: 0 for ops of the rest. An op of `before` (by number; empty: none) lies
 /// before a cut; a stage is one where cuts_here(stage).
 template <class Cuts>
-std::vector<index_t> cuts_behind(const flat_graph& g, const std::vector<bool>& before,
-                                 const Cuts& cuts_here) {
+std::vector<index_t> cuts_after(const flat_graph& g, const std::vector<bool>& before, const Cuts& cuts_here) {
   std::vector<index_t> cuts(static_cast<std::size_t>(g.size()));
   for (std::size_t i = g.order().size(); i-- > 0;) {
     const index_t v = g.order()[i];
@@ -166,7 +165,7 @@ inline std::string overlap_text(const step_core& g, const step_input& a, const s
 inline std::optional<fault> find_race(const step_core& g, const std::vector<index_t>& cuts) {
   struct one_access {
     index_t op;
-    const step_input* how;
+    const step_input* input;
   };
   memory_pieces pieces;
   for (index_t v = 0; v < g.size(); ++v) {
@@ -191,26 +190,26 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
     index_t least = none, least_change = none, most = -1, most_change = -1;
     for (const one_access& a : all) {
       least = (std::min)(least, level(a));
-      if (a.how->changes()) least_change = (std::min)(least_change, level(a));
+      if (a.input->changes()) least_change = (std::min)(least_change, level(a));
       if (g.op(a.op).kind == op_kind::id_lookup) continue;
       most = (std::max)(most, level(a));
-      if (a.how->changes()) most_change = (std::max)(most_change, level(a));
+      if (a.input->changes()) most_change = (std::max)(most_change, level(a));
     }
     if (most <= least_change && most_change <= least) continue;
     for (const one_access& a : all) {
       for (const one_access& b : all) {
-        if (level(a) <= level(b) || (!a.how->changes() && !b.how->changes())) continue;
-        const place here(a.op, b.op, a.how, b.how);
+        if (level(a) <= level(b) || (!a.input->changes() && !b.input->changes())) continue;
+        const place here(a.op, b.op, a.input, b.input);
         if (g.op(a.op).kind == op_kind::id_lookup || (found && found->first <= here)) continue;
-        const step_input& reader = *(a.how->changes() ? b : a).how;
+        const step_input& reader = *(a.input->changes() ? b : a).input;
         const bool stale = reader.use == variable_use::stale_read && reader.window > 1;
-        found.emplace(here,
-                      refuse_step(g, a.op,
-                                  stale ? "a stale read must not be parted by a cut from what changes its "
-                                          "variable: nothing there bounds how stale it is"
-                                        : "an op before a cut must not share a variable that changes",
-                                  named(g, b.op) + " behind it " + (b.how->changes() ? "writes " : "reads ") +
-                                      overlap_text(g, *b.how, *a.how)));
+        found.emplace(
+            here, refuse_step(g, a.op,
+                              stale ? "a stale read must not be parted by a cut from what changes its "
+                                      "variable: nothing there bounds how stale it is"
+                                    : "an op before a cut must not share a variable that changes",
+                              named(g, b.op) + " behind it " + (b.input->changes() ? "writes " : "reads ") +
+                                  overlap_text(g, *b.input, *a.input)));
       }
     }
   }
@@ -256,7 +255,7 @@ class step_checks {
     }
     result<flat_graph> flat = flatten();
     if (!flat) return flat;
-    const std::vector<index_t> cuts = cuts_behind(flat.value(), {}, [](index_t) { return true; });
+    const std::vector<index_t> cuts = cuts_after(flat.value(), {}, [](index_t) { return true; });
     if (std::optional<fault> race = find_race(g_, cuts)) return *std::move(race);
     if (std::optional<fault> fed = find_fed_before(g_, flat.value(), cuts)) return *std::move(fed);
     return flat;
