@@ -2,17 +2,16 @@
 
 set(DEEPREC_HEADERS
     include/deeprec/calibrate.hpp
+    include/deeprec/core.hpp
     include/deeprec/core/array_view.hpp
     include/deeprec/core/batch_traits.hpp
-    include/deeprec/core/bulk.hpp
-    include/deeprec/core/cache_sizes.hpp
     include/deeprec/core/config.hpp
     include/deeprec/core/context.hpp
     include/deeprec/core/contract.hpp
     include/deeprec/core/coo_view.hpp
+    include/deeprec/core/detail/cache_sizes.hpp
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
-    include/deeprec/core/first_fault.hpp
     include/deeprec/core/hash.hpp
     include/deeprec/core/id_range.hpp
     include/deeprec/core/isa.hpp
@@ -21,17 +20,14 @@ set(DEEPREC_HEADERS
     include/deeprec/core/matrix_view.hpp
     include/deeprec/core/process_mark.hpp
     include/deeprec/core/random.hpp
-    include/deeprec/core/replace.hpp
     include/deeprec/core/result.hpp
     include/deeprec/core/rounding.hpp
-    include/deeprec/core/scratch_block.hpp
     include/deeprec/core/sizes.hpp
     include/deeprec/core/space.hpp
     include/deeprec/core/status.hpp
     include/deeprec/core/task_handle.hpp
     include/deeprec/core/trace.hpp
-    include/deeprec/core/unit.hpp
-    include/deeprec/core/verb.hpp
+    include/deeprec/data.hpp
     include/deeprec/data/batch_reader.hpp
     include/deeprec/data/criteo_format.hpp
     include/deeprec/data/detail/byte_words.hpp
@@ -53,61 +49,63 @@ set(DEEPREC_HEADERS
     include/deeprec/data/zstd_stream.hpp
     include/deeprec/deeprec.cuh
     include/deeprec/deeprec.hpp
-    include/deeprec/dense/attention_features.hpp
-    include/deeprec/dense/attention_options.hpp
-    include/deeprec/dense/attention_pool.hpp
-    include/deeprec/dense/bit_matrix_view.hpp
-    include/deeprec/dense/calibration.hpp
-    include/deeprec/dense/cross_layer.hpp
-    include/deeprec/dense/cuda_cublaslt_gemm.hpp
-    include/deeprec/dense/detail/attention.inl
-    include/deeprec/dense/detail/attention_args.hpp
-    include/deeprec/dense/detail/attention_kernels.hpp
-    include/deeprec/dense/detail/blocked_signals.hpp
-    include/deeprec/dense/detail/cuda_cublaslt_plan.hpp
-    include/deeprec/dense/detail/dice.inl
-    include/deeprec/dense/detail/dice_args.hpp
-    include/deeprec/dense/detail/dot_interaction.inl
-    include/deeprec/dense/detail/dot_interaction_args.hpp
+    include/deeprec/dense.hpp
     include/deeprec/dense/detail/float_rows.hpp
-    include/deeprec/dense/detail/fm_interaction.inl
-    include/deeprec/dense/detail/fm_interaction_args.hpp
-    include/deeprec/dense/detail/gemm_arithmetic.hpp
-    include/deeprec/dense/detail/gemm_borders.hpp
-    include/deeprec/dense/detail/gemm_driver.hpp
-    include/deeprec/dense/detail/gemm_plans.hpp
-    include/deeprec/dense/detail/gemm_tiles.inl
-    include/deeprec/dense/detail/gemm_tiles_args.hpp
-    include/deeprec/dense/detail/gemm_tiles_kernels.hpp
-    include/deeprec/dense/detail/in_batch_softmax.inl
-    include/deeprec/dense/detail/in_batch_softmax_kernels.hpp
-    include/deeprec/dense/detail/narrow_avx512_bf16.inl
-    include/deeprec/dense/detail/normalize_rows.inl
-    include/deeprec/dense/detail/normalize_rows_kernels.hpp
-    include/deeprec/dense/detail/one_openmp_thread.hpp
-    include/deeprec/dense/detail/onednn_api.hpp
-    include/deeprec/dense/detail/plan_cache.hpp
-    include/deeprec/dense/dice.hpp
-    include/deeprec/dense/dot_interaction.hpp
-    include/deeprec/dense/eigen_gemm.hpp
-    include/deeprec/dense/fm_interaction.hpp
-    include/deeprec/dense/gemm.hpp
-    include/deeprec/dense/gemm_backend.hpp
-    include/deeprec/dense/gemm_desc.hpp
-    include/deeprec/dense/gemm_weights.hpp
-    include/deeprec/dense/grouped_auc.hpp
-    include/deeprec/dense/in_batch_softmax.hpp
-    include/deeprec/dense/linear.hpp
-    include/deeprec/dense/logistic_loss.hpp
-    include/deeprec/dense/metrics.hpp
-    include/deeprec/dense/mlp.hpp
-    include/deeprec/dense/mlp_pass.hpp
-    include/deeprec/dense/normalize_rows.hpp
-    include/deeprec/dense/onednn_gemm.hpp
-    include/deeprec/dense/relu.hpp
-    include/deeprec/dense/tf32.hpp
-    include/deeprec/dense/thin_gemm.hpp
+    include/deeprec/dense/gemm/bit_matrix_view.hpp
+    include/deeprec/dense/gemm/cuda_cublaslt_gemm.hpp
+    include/deeprec/dense/gemm/detail/blocked_signals.hpp
+    include/deeprec/dense/gemm/detail/cuda_cublaslt_plan.hpp
+    include/deeprec/dense/gemm/detail/gemm_arithmetic.hpp
+    include/deeprec/dense/gemm/detail/gemm_borders.hpp
+    include/deeprec/dense/gemm/detail/gemm_driver.hpp
+    include/deeprec/dense/gemm/detail/gemm_plans.hpp
+    include/deeprec/dense/gemm/detail/gemm_tiles.inl
+    include/deeprec/dense/gemm/detail/gemm_tiles_args.hpp
+    include/deeprec/dense/gemm/detail/gemm_tiles_kernels.hpp
+    include/deeprec/dense/gemm/detail/narrow_avx512_bf16.inl
+    include/deeprec/dense/gemm/detail/one_openmp_thread.hpp
+    include/deeprec/dense/gemm/detail/onednn_api.hpp
+    include/deeprec/dense/gemm/detail/plan_cache.hpp
+    include/deeprec/dense/gemm/eigen_gemm.hpp
+    include/deeprec/dense/gemm/gemm.hpp
+    include/deeprec/dense/gemm/gemm_backend.hpp
+    include/deeprec/dense/gemm/gemm_desc.hpp
+    include/deeprec/dense/gemm/gemm_weights.hpp
+    include/deeprec/dense/gemm/onednn_gemm.hpp
+    include/deeprec/dense/gemm/tf32.hpp
+    include/deeprec/dense/gemm/thin_gemm.hpp
+    include/deeprec/dense/interactions/cross_layer.hpp
+    include/deeprec/dense/interactions/detail/dot_interaction.inl
+    include/deeprec/dense/interactions/detail/dot_interaction_args.hpp
+    include/deeprec/dense/interactions/detail/fm_interaction.inl
+    include/deeprec/dense/interactions/detail/fm_interaction_args.hpp
+    include/deeprec/dense/interactions/dot_interaction.hpp
+    include/deeprec/dense/interactions/fm_interaction.hpp
+    include/deeprec/dense/layers/attention_features.hpp
+    include/deeprec/dense/layers/attention_options.hpp
+    include/deeprec/dense/layers/attention_pool.hpp
+    include/deeprec/dense/layers/detail/attention.inl
+    include/deeprec/dense/layers/detail/attention_args.hpp
+    include/deeprec/dense/layers/detail/attention_kernels.hpp
+    include/deeprec/dense/layers/detail/dice.inl
+    include/deeprec/dense/layers/detail/dice_args.hpp
+    include/deeprec/dense/layers/detail/normalize_rows.inl
+    include/deeprec/dense/layers/detail/normalize_rows_kernels.hpp
+    include/deeprec/dense/layers/dice.hpp
+    include/deeprec/dense/layers/linear.hpp
+    include/deeprec/dense/layers/mlp.hpp
+    include/deeprec/dense/layers/mlp_pass.hpp
+    include/deeprec/dense/layers/normalize_rows.hpp
+    include/deeprec/dense/layers/relu.hpp
+    include/deeprec/dense/losses/detail/in_batch_softmax.inl
+    include/deeprec/dense/losses/detail/in_batch_softmax_kernels.hpp
+    include/deeprec/dense/losses/in_batch_softmax.hpp
+    include/deeprec/dense/losses/logistic_loss.hpp
+    include/deeprec/dense/metrics/calibration.hpp
+    include/deeprec/dense/metrics/grouped_auc.hpp
+    include/deeprec/dense/metrics/metrics.hpp
     include/deeprec/describe.hpp
+    include/deeprec/embedding.hpp
     include/deeprec/embedding/batches/detail/device_batches.hpp
     include/deeprec/embedding/batches/detail/divider.hpp
     include/deeprec/embedding/batches/detail/group_positions.hpp
@@ -117,6 +115,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/batches/partition.hpp
     include/deeprec/embedding/batches/partitioned_table.hpp
     include/deeprec/embedding/batches/prune_invalid.hpp
+    include/deeprec/embedding/detail/row_elements.hpp
     include/deeprec/embedding/files/detail/table_file_blocks.hpp
     include/deeprec/embedding/files/detail/table_file_layout.hpp
     include/deeprec/embedding/files/detail/whole_file.hpp
@@ -133,33 +132,33 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/groups/lookup_features.hpp
     include/deeprec/embedding/groups/resolved_features.hpp
     include/deeprec/embedding/groups/update_features.hpp
-    include/deeprec/embedding/kernels/backward.hpp
-    include/deeprec/embedding/kernels/batch_groups.hpp
-    include/deeprec/embedding/kernels/batch_rows.hpp
-    include/deeprec/embedding/kernels/common_lookups.inl
-    include/deeprec/embedding/kernels/copy_rows.inl
-    include/deeprec/embedding/kernels/device_fold.hpp
-    include/deeprec/embedding/kernels/device_pool.hpp
-    include/deeprec/embedding/kernels/device_rows.hpp
-    include/deeprec/embedding/kernels/device_runs.hpp
-    include/deeprec/embedding/kernels/device_sort.cuh
-    include/deeprec/embedding/kernels/device_task.hpp
-    include/deeprec/embedding/kernels/lookup.inl
-    include/deeprec/embedding/kernels/lookup_args.hpp
-    include/deeprec/embedding/kernels/lookup_kernels.hpp
-    include/deeprec/embedding/kernels/pool_job.hpp
-    include/deeprec/embedding/kernels/pool_rows.inl
-    include/deeprec/embedding/kernels/pool_rules.hpp
-    include/deeprec/embedding/kernels/resolution.hpp
-    include/deeprec/embedding/kernels/row_codec.inl
-    include/deeprec/embedding/kernels/row_groups.hpp
-    include/deeprec/embedding/kernels/row_panels.inl
-    include/deeprec/embedding/kernels/row_runs.hpp
-    include/deeprec/embedding/kernels/split_values.inl
-    include/deeprec/embedding/kernels/step_groups.hpp
-    include/deeprec/embedding/kernels/table_parts.hpp
-    include/deeprec/embedding/kernels/update.inl
-    include/deeprec/embedding/kernels/update_args.hpp
+    include/deeprec/embedding/kernels/device/device_fold.hpp
+    include/deeprec/embedding/kernels/device/device_pool.hpp
+    include/deeprec/embedding/kernels/device/device_rows.hpp
+    include/deeprec/embedding/kernels/device/device_runs.hpp
+    include/deeprec/embedding/kernels/device/device_sort.cuh
+    include/deeprec/embedding/kernels/device/device_task.hpp
+    include/deeprec/embedding/kernels/host/backward.hpp
+    include/deeprec/embedding/kernels/host/batch_groups.hpp
+    include/deeprec/embedding/kernels/host/batch_rows.hpp
+    include/deeprec/embedding/kernels/host/common_lookups.inl
+    include/deeprec/embedding/kernels/host/copy_rows.inl
+    include/deeprec/embedding/kernels/host/lookup.inl
+    include/deeprec/embedding/kernels/host/lookup_args.hpp
+    include/deeprec/embedding/kernels/host/lookup_kernels.hpp
+    include/deeprec/embedding/kernels/host/pool_job.hpp
+    include/deeprec/embedding/kernels/host/pool_rows.inl
+    include/deeprec/embedding/kernels/host/pool_rules.hpp
+    include/deeprec/embedding/kernels/host/resolution.hpp
+    include/deeprec/embedding/kernels/host/row_codec.inl
+    include/deeprec/embedding/kernels/host/row_groups.hpp
+    include/deeprec/embedding/kernels/host/row_panels.inl
+    include/deeprec/embedding/kernels/host/row_runs.hpp
+    include/deeprec/embedding/kernels/host/split_values.inl
+    include/deeprec/embedding/kernels/host/step_groups.hpp
+    include/deeprec/embedding/kernels/host/table_parts.hpp
+    include/deeprec/embedding/kernels/host/update.inl
+    include/deeprec/embedding/kernels/host/update_args.hpp
     include/deeprec/embedding/lookup/fused_lookup.cuh
     include/deeprec/embedding/lookup/fused_lookup.hpp
     include/deeprec/embedding/lookup/gather.hpp
@@ -171,7 +170,6 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/tables/dense_table.hpp
     include/deeprec/embedding/tables/quantize.hpp
     include/deeprec/embedding/tables/quantized_rows.hpp
-    include/deeprec/embedding/tables/row_elements.hpp
     include/deeprec/embedding/tables/row_format.hpp
     include/deeprec/embedding/tables/row_source.hpp
     include/deeprec/embedding/tables/separate_state.hpp
@@ -183,61 +181,53 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/training/gradient.hpp
     include/deeprec/embedding/training/update.cuh
     include/deeprec/embedding/training/update.hpp
-    include/deeprec/exec/cuda_staging.hpp
-    include/deeprec/exec/cuda_stream.hpp
-    include/deeprec/exec/cuda_stream_pool.hpp
-    include/deeprec/exec/cuda_workspace.hpp
+    include/deeprec/exec.hpp
+    include/deeprec/exec/cuda/cuda_staging.hpp
+    include/deeprec/exec/cuda/cuda_stream.hpp
+    include/deeprec/exec/cuda/cuda_workspace.hpp
+    include/deeprec/exec/cuda/device_fault.hpp
+    include/deeprec/exec/cuda/warp_team.cuh
     include/deeprec/exec/detail/affinity.hpp
     include/deeprec/exec/detail/bulk_board.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
-    include/deeprec/exec/device_fault.hpp
-    include/deeprec/exec/digraph.hpp
-    include/deeprec/exec/effects.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
-    include/deeprec/exec/plan_run.hpp
-    include/deeprec/exec/scratch_layout.hpp
-    include/deeprec/exec/stream_plan.hpp
-    include/deeprec/exec/task_list.hpp
-    include/deeprec/exec/task_plan.hpp
     include/deeprec/exec/thread_pool.hpp
-    include/deeprec/exec/trace_recorder.hpp
-    include/deeprec/exec/warp_team.cuh
-    include/deeprec/graph/apply_cut.hpp
-    include/deeprec/graph/describe_graph.hpp
-    include/deeprec/graph/detail/cut_problem.hpp
-    include/deeprec/graph/detail/lane_plan.hpp
-    include/deeprec/graph/detail/lane_run.hpp
-    include/deeprec/graph/detail/max_flow.hpp
-    include/deeprec/graph/detail/stage_region.hpp
-    include/deeprec/graph/detail/step_core.hpp
-    include/deeprec/graph/detail/step_layout.hpp
-    include/deeprec/graph/detail/step_nodes.hpp
-    include/deeprec/graph/explain_cut.hpp
-    include/deeprec/graph/flat_graph.hpp
-    include/deeprec/graph/graph_adaptor.hpp
-    include/deeprec/graph/lane_steps.hpp
-    include/deeprec/graph/smart_stage.hpp
-    include/deeprec/graph/stage_cut.hpp
-    include/deeprec/graph/staged_program.hpp
-    include/deeprec/graph/step_costs.hpp
-    include/deeprec/graph/step_graph.hpp
-    include/deeprec/graph/step_op.hpp
-    include/deeprec/graph/step_program.hpp
+    include/deeprec/graph.hpp
+    include/deeprec/graph/ir/flat_graph.hpp
+    include/deeprec/graph/ir/graph_adaptor.hpp
+    include/deeprec/graph/passes/apply_cut.hpp
+    include/deeprec/graph/passes/detail/cut_problem.hpp
+    include/deeprec/graph/passes/detail/max_flow.hpp
+    include/deeprec/graph/passes/detail/stage_region.hpp
+    include/deeprec/graph/passes/explain_cut.hpp
+    include/deeprec/graph/passes/smart_stage.hpp
+    include/deeprec/graph/passes/stage_cut.hpp
+    include/deeprec/graph/step/describe_graph.hpp
+    include/deeprec/graph/step/detail/lane_plan.hpp
+    include/deeprec/graph/step/detail/lane_run.hpp
+    include/deeprec/graph/step/detail/step_core.hpp
+    include/deeprec/graph/step/detail/step_layout.hpp
+    include/deeprec/graph/step/detail/step_nodes.hpp
+    include/deeprec/graph/step/lane_steps.hpp
+    include/deeprec/graph/step/staged_program.hpp
+    include/deeprec/graph/step/step_costs.hpp
+    include/deeprec/graph/step/step_graph.hpp
+    include/deeprec/graph/step/step_op.hpp
+    include/deeprec/graph/step/step_program.hpp
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
     include/deeprec/interop/dlpack.hpp
     include/deeprec/interop/eigen_thread_pool.hpp
     include/deeprec/interop/openmp.hpp
     include/deeprec/interop/tbb.hpp
+    include/deeprec/memory.hpp
     include/deeprec/memory/cuda_memory.hpp
     include/deeprec/memory/cuda_pool_resource.hpp
     include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/cuda_stream_memory.hpp
     include/deeprec/memory/huge_page_resource.hpp
-    include/deeprec/memory/locked_resource.hpp
-    include/deeprec/memory/managed_budget.hpp
-    include/deeprec/memory/owns.hpp
+    include/deeprec/ops.hpp
     include/deeprec/ops/cast.hpp
     include/deeprec/ops/column_sums.hpp
     include/deeprec/ops/dedup_rows.hpp
@@ -259,13 +249,12 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/transpose_args.hpp
     include/deeprec/ops/dynamic_stitch.hpp
     include/deeprec/ops/expression.hpp
-    include/deeprec/ops/key_seed.hpp
-    include/deeprec/ops/number_keys.hpp
     include/deeprec/ops/row_select.cuh
     include/deeprec/ops/row_select.hpp
     include/deeprec/ops/tile.hpp
     include/deeprec/ops/transpose.hpp
     include/deeprec/ops/unique.hpp
+    include/deeprec/optim.hpp
     include/deeprec/optim/adagrad.hpp
     include/deeprec/optim/adam.hpp
     include/deeprec/optim/apply_row.hpp
@@ -284,24 +273,45 @@ set(DEEPREC_HEADERS
     include/deeprec/optim/sgd.hpp
     include/deeprec/optim/steps.hpp
     include/deeprec/optim/wrappers.hpp
+    include/deeprec/pipeline.hpp
     include/deeprec/pipeline/depth_controller.hpp
-    include/deeprec/pipeline/detail/as_status.hpp
-    include/deeprec/pipeline/detail/chunk_schedule.hpp
-    include/deeprec/pipeline/detail/chunk_sum.hpp
     include/deeprec/pipeline/detail/edge.hpp
     include/deeprec/pipeline/detail/item_types.hpp
-    include/deeprec/pipeline/detail/resource_threads.hpp
     include/deeprec/pipeline/detail/run.hpp
     include/deeprec/pipeline/detail/segment.hpp
-    include/deeprec/pipeline/detail/type_name.hpp
-    include/deeprec/pipeline/micro_batch.hpp
-    include/deeprec/pipeline/micro_chunk.hpp
     include/deeprec/pipeline/pipeline.hpp
     include/deeprec/pipeline/pipeline_options.hpp
     include/deeprec/pipeline/stages.hpp
-    include/deeprec/pipeline/stale_loop.hpp
-    include/deeprec/pipeline/stale_window.hpp
     include/deeprec/pipeline/statistics.hpp
+    include/deeprec/plan.hpp
+    include/deeprec/plan/cuda_stream_pool.hpp
+    include/deeprec/plan/digraph.hpp
+    include/deeprec/plan/effects.hpp
+    include/deeprec/plan/plan_run.hpp
+    include/deeprec/plan/stream_plan.hpp
+    include/deeprec/plan/task_list.hpp
+    include/deeprec/plan/task_plan.hpp
+    include/deeprec/plan/trace_recorder.hpp
+    include/deeprec/queue.hpp
+    include/deeprec/queue/detail/index_stack.hpp
+    include/deeprec/queue/detail/slot_ring.hpp
+    include/deeprec/queue/event_count.hpp
+    include/deeprec/queue/mpmc_ring.hpp
+    include/deeprec/queue/packed_batch.hpp
+    include/deeprec/queue/reorder_buffer.hpp
+    include/deeprec/queue/ring_handles.hpp
+    include/deeprec/queue/spsc_ring.hpp
+    include/deeprec/queue/staging_pool.hpp
+    include/deeprec/queue/staging_queue.hpp
+    include/deeprec/queue/wait_strategies.hpp
+    include/deeprec/schedule.hpp
+    include/deeprec/schedule/detail/chunk_schedule.hpp
+    include/deeprec/schedule/detail/chunk_sum.hpp
+    include/deeprec/schedule/detail/resource_threads.hpp
+    include/deeprec/schedule/micro_batch.hpp
+    include/deeprec/schedule/micro_chunk.hpp
+    include/deeprec/schedule/stale_loop.hpp
+    include/deeprec/schedule/stale_window.hpp
     include/deeprec/simd/begin_avx2.hpp
     include/deeprec/simd/begin_avx512.hpp
     include/deeprec/simd/begin_avx512_bf16.hpp
@@ -333,15 +343,18 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/rounding_vectors.hpp
     include/deeprec/simd/transpose_tiles.hpp
     include/deeprec/simd/vectors.hpp
-    include/deeprec/staging/atomics.hpp
-    include/deeprec/staging/detail/index_stack.hpp
-    include/deeprec/staging/detail/slot_ring.hpp
-    include/deeprec/staging/event_count.hpp
-    include/deeprec/staging/mpmc_ring.hpp
-    include/deeprec/staging/packed_batch.hpp
-    include/deeprec/staging/reorder_buffer.hpp
-    include/deeprec/staging/ring_handles.hpp
-    include/deeprec/staging/spsc_ring.hpp
-    include/deeprec/staging/staging_pool.hpp
-    include/deeprec/staging/staging_queue.hpp
-    include/deeprec/staging/wait_strategies.hpp)
+    include/deeprec/support/as_status.hpp
+    include/deeprec/support/atomics.hpp
+    include/deeprec/support/bulk.hpp
+    include/deeprec/support/containers.hpp
+    include/deeprec/support/first_fault.hpp
+    include/deeprec/support/key_seed.hpp
+    include/deeprec/support/locked_resource.hpp
+    include/deeprec/support/managed_budget.hpp
+    include/deeprec/support/number_keys.hpp
+    include/deeprec/support/owns.hpp
+    include/deeprec/support/scratch_block.hpp
+    include/deeprec/support/scratch_layout.hpp
+    include/deeprec/support/type_name.hpp
+    include/deeprec/support/unit.hpp
+    include/deeprec/support/verb.hpp)

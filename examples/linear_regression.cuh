@@ -14,9 +14,9 @@
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/dense/cuda_cublaslt_gemm.hpp>
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/dense/gemm/cuda_cublaslt_gemm.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include "linear_regression.hpp"
 

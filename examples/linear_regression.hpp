@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/plan/stream_plan.hpp>
 
 namespace linear_regression {
 

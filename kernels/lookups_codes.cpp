@@ -1,4 +1,4 @@
 #define DEEPREC_PART 3
 #include "definitions.hpp"
 
-#include <deeprec/embedding/kernels/lookup_kernels.hpp>
+#include <deeprec/embedding/kernels/host/lookup_kernels.hpp>

@@ -37,8 +37,8 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
+#include <deeprec/dense/layers/linear.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

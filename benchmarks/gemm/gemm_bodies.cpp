@@ -1,9 +1,9 @@
 // Products of the layers of DLRM and what stands between them, on one thread.
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/linear.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/layers/linear.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "support/bodies.hpp"

@@ -7,7 +7,7 @@
 
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
-#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/exec/cuda/warp_team.cuh>
 #include <deeprec/memory/cuda_memory.hpp>
 
 #include <algorithm>

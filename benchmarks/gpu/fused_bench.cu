@@ -7,7 +7,7 @@
 #include <benchmark/benchmark.h>
 
 #include <deeprec/embedding/groups/lookup_features.cuh>
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <algorithm>
 #include <span>

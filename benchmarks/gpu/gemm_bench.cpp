@@ -16,9 +16,9 @@
 #include <benchmark/benchmark.h>
 
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/dense/cuda_cublaslt_gemm.hpp>
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/dense/gemm/cuda_cublaslt_gemm.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <algorithm>
 #include <cstdint>

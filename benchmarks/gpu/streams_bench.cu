@@ -6,7 +6,7 @@
 #include <benchmark/benchmark.h>
 
 #include <deeprec/embedding/lookup/lookup.cuh>
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <memory>
 #include <string>

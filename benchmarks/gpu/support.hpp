@@ -12,7 +12,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -25,8 +25,8 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/exec/plan_run.hpp>
-#include <deeprec/exec/trace_recorder.hpp>
+#include <deeprec/plan/plan_run.hpp>
+#include <deeprec/plan/trace_recorder.hpp>
 
 #include "graph/baseline.hpp"
 #include "support/add.hpp"

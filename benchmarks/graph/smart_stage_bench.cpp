@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/graph/smart_stage.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
 
 #include "../tests/support/cut_oracle.hpp"
 #include "../tests/support/random_graphs.hpp"

@@ -27,10 +27,10 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/exec/trace_recorder.hpp>
-#include <deeprec/graph/smart_stage.hpp>
-#include <deeprec/graph/staged_program.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_program.hpp>
+#include <deeprec/plan/trace_recorder.hpp>
 
 #include "graph/step_batches.hpp"
 #include "graph/step_by_hand.hpp"

@@ -5,7 +5,7 @@
 
 #include <deeprec/core/result.hpp>
 #include <deeprec/exec/executor_ref.hpp>
-#include <deeprec/pipeline/micro_chunk.hpp>
+#include <deeprec/schedule/micro_chunk.hpp>
 
 #include "graph/step_by_hand.hpp"
 #include "models/dlrm.hpp"

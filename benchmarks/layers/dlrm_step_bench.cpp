@@ -32,9 +32,9 @@
 
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>

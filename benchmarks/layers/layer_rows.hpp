@@ -15,8 +15,8 @@
 #include <vector>
 
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/gemm_weights.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
+#include <deeprec/dense/gemm/gemm_weights.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "support/figures.hpp"

@@ -26,14 +26,14 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/dense/attention_features.hpp>
-#include <deeprec/dense/attention_pool.hpp>
-#include <deeprec/dense/cross_layer.hpp>
-#include <deeprec/dense/dice.hpp>
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/fm_interaction.hpp>
-#include <deeprec/dense/in_batch_softmax.hpp>
-#include <deeprec/dense/normalize_rows.hpp>
+#include <deeprec/dense/interactions/cross_layer.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/interactions/fm_interaction.hpp>
+#include <deeprec/dense/layers/attention_features.hpp>
+#include <deeprec/dense/layers/attention_pool.hpp>
+#include <deeprec/dense/layers/dice.hpp>
+#include <deeprec/dense/layers/normalize_rows.hpp>
+#include <deeprec/dense/losses/in_batch_softmax.hpp>
 
 #include "layers/baseline.hpp"
 #include "layers/layer_rows.hpp"
@@ -183,18 +183,19 @@ void attention(benchmark::State& state, const std::string& name, index_t width) 
   std::vector<float> their_to_keys = to_keys, their_to_scores = to_scores;
   const auto q = in(queries, samples, width), k = in(keys, positions, width), s = in(scores, positions, 1);
   const array_view<const std::int64_t> ranges(offsets.data(), samples + 1);
-  const passes ours{
-      [&] {
-        ignore(attention_features_forward(here, q, k, ranges, out(features, positions, wide)));
-        ignore(attention_pool_forward(here, s, k, ranges, out(pooled, samples, width)));
-      },
-      [&] {
-        ignore(attention_features_backward(here, q, k, ranges, in(to_features, positions, wide),
-                                           out(to_queries, samples, width), out(to_keys, positions, width)));
-        ignore(attention_pool_backward(here, s, k, ranges, in(to_pooled, samples, width),
-                                       out(to_scores, positions, 1), out(to_keys, positions, width),
-                                       {.key_gradient = gradient_write::add}));
-      }};
+  const passes ours{[&] {
+                      ignore(attention_features_forward(here, q, k, ranges, out(features, positions, wide)));
+                      ignore(attention_pool_forward(here, s, k, ranges, out(pooled, samples, width)));
+                    },
+                    [&] {
+                      ignore(attention_features_backward(here, q, k, ranges, in(to_features, positions, wide),
+                                                         {.queries = out(to_queries, samples, width),
+                                                          .keys = out(to_keys, positions, width)}));
+                      ignore(attention_pool_backward(
+                          here, s, k, ranges, in(to_pooled, samples, width),
+                          {.scores = out(to_scores, positions, 1), .keys = out(to_keys, positions, width)},
+                          {.key_gradient = gradient_write::add}));
+                    }};
   const baseline::attention_case theirs{samples,
                                         positions,
                                         width,
@@ -244,8 +245,11 @@ void cross(benchmark::State& state, const std::string& name, index_t width) {
       },
       [&] {
         ignore(cross_layer_backward(here, first, last, of_batch(product), in(gradient, samples, width), w,
-                                    of_batch(to_product), out(to_weights, width, width),
-                                    out(to_bias, 1, width), of_batch(to_x0), of_batch(to_x)));
+                                    {.product = of_batch(to_product),
+                                     .weights = out(to_weights, width, width),
+                                     .bias = out(to_bias, 1, width),
+                                     .x0 = of_batch(to_x0),
+                                     .x = of_batch(to_x)}));
       }};
   const baseline::cross_case theirs{samples,
                                     width,

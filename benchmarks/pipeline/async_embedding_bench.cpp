@@ -39,18 +39,18 @@
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/metrics.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>
-#include <deeprec/pipeline/stale_loop.hpp>
-#include <deeprec/pipeline/stale_window.hpp>
+#include <deeprec/schedule/stale_loop.hpp>
+#include <deeprec/schedule/stale_window.hpp>
 
 #include "pipeline/click_data.hpp"
 #include "support/add.hpp"

@@ -14,7 +14,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 
 namespace pipeline_bench {
 

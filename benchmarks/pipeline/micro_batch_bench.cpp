@@ -39,15 +39,15 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
 
 #include "support/add.hpp"
 #include "support/figures.hpp"

@@ -27,8 +27,8 @@
 
 #include <deeprec/core/random.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/pipeline/stale_loop.hpp>
-#include <deeprec/pipeline/stale_window.hpp>
+#include <deeprec/schedule/stale_loop.hpp>
+#include <deeprec/schedule/stale_window.hpp>
 
 #include "support/add.hpp"
 #include "support/figures.hpp"

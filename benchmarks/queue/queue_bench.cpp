@@ -25,9 +25,9 @@
 #include <vector>
 
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/staging/mpmc_ring.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/mpmc_ring.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #include "queue/baseline.hpp"
 #include "support/add.hpp"

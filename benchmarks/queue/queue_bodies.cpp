@@ -1,8 +1,8 @@
 // The queues: in one thread, which is what the calls cost by themselves, and between two threads on a CPU
 // each.
-#include <deeprec/staging/mpmc_ring.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/mpmc_ring.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #include "queue/harness.hpp"
 #include "support/bodies.hpp"

@@ -1,31 +1,38 @@
 # cmake -DROOT=<repository> -P layering.cmake
 # A folder includes only itself and folders of a lower layer, and so do the rooms of a folder. A header in detail/ is
 # included only from the folder that detail/ stands in. detail/ and kernels/ hold nothing public. The headers beside the folders (the
-# umbrellas, describe.hpp, which reports on all of them, and calibrate.hpp, which measures some) include everything, and no folder them.
+# umbrellas, describe.hpp, which reports on all folders, and calibrate.hpp, which measures some) include everything, and no folder them.
 
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 set(layer_core 0)
+set(layer_support 1)
 set(layer_simd 1)
 set(layer_memory 2)
-set(layer_staging 2)
+set(layer_queue 2)
 set(layer_exec 3)
+set(layer_comm 3)
+set(layer_plan 4)
 set(layer_ops 4)
 set(layer_optim 4)
 set(layer_embedding 5)
 set(layer_dense 5)
 set(layer_data 5)
 set(layer_pipeline 6)
-set(layer_graph 7)
-set(layer_sharding 8)
-set(layer_interop 8)
-set(neighbours_interop sharding) # the one exception
+set(layer_schedule 6)
+set(layer_sharding 7)
+set(layer_graph 8)
+set(layer_serving 9)
+set(layer_interop 9)
+set(neighbours_interop serving) # the one exception
 
-# The rooms of embedding/: a room includes itself and what stands before it.
-set(rooms_embedding tables pooling.hpp kernels resolve.hpp batches lookup training groups files)
+# The rooms of a folder: a room includes itself and what stands before it.
+set(rooms_embedding detail tables pooling.hpp kernels resolve.hpp batches lookup training groups files)
+set(rooms_dense detail gemm layers interactions losses metrics)
+set(rooms_graph ir passes step)
 
 foreach(header IN LISTS HEADERS)
-  if(header MATCHES "^deeprec[.](hpp|cuh)$|^(calibrate|describe)[.]hpp$")
+  if(NOT header MATCHES "/")
     continue()
   endif()
   string(REGEX MATCH "^[^/]*" folder "${header}")

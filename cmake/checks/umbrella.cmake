@@ -1,37 +1,47 @@
 # cmake -DROOT=<repository> -P umbrella.cmake
-# deeprec.hpp includes every public header that needs no optional component; deeprec.cuh includes it
-# and every device header.
+# FOLDER.hpp includes every header of a folder that users include and that needs no optional component; deeprec.hpp includes the
+# umbrellas and what stands beside them; deeprec.cuh includes it and every device header.
 
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
-# Not for deeprec.hpp: private kernels, halves of a region, headers of one component or host framework.
-set(apart "^deeprec[.]" "/detail/" "/kernels/" "_kernels[.]hpp$" "^simd/(begin|end|foreach)_" "(^|/)cuda_" "onednn" "^data/(gzip|zstd)_" "^data/farmhash[.]" "^interop/")
+# For no umbrella of the host: private headers, headers of one component or of one host framework.
+set(apart "/detail/" "/kernels/" "_kernels[.]hpp$" "^(support|simd|interop)/" "(^|/)cuda_" "onednn" "^data/(gzip|zstd)_"
+          "^data/farmhash[.]")
 
-foreach(umbrella IN ITEMS deeprec.hpp deeprec.cuh)
-  set(text_${umbrella})
-  if(umbrella IN_LIST HEADERS)
-    file(READ "${INCLUDE}/${umbrella}" text_${umbrella})
+# Faults unless an umbrella of this tree includes a header.
+function(expect_in umbrella header)
+  set(text)
+  if(EXISTS "${INCLUDE}/${umbrella}")
+    file(READ "${INCLUDE}/${umbrella}" text)
   endif()
-endforeach()
+  if(NOT text MATCHES "\n#include <deeprec/${header}>")
+    fault("${umbrella} does not include deeprec/${header}")
+    set(FAULTS "${FAULTS}" PARENT_SCOPE)
+  endif()
+endfunction()
 
 foreach(header IN LISTS HEADERS)
-  if(header MATCHES "[.]hpp$")
+  if(header MATCHES "^deeprec[.]")
+    continue()
+  elseif(header MATCHES "[.]hpp$")
     set(skip FALSE)
     foreach(pattern IN LISTS apart)
       if(header MATCHES "${pattern}")
         set(skip TRUE)
       endif()
     endforeach()
-    if(NOT skip AND NOT text_deeprec.hpp MATCHES "\n#include <deeprec/${header}>")
-      fault("deeprec.hpp does not include deeprec/${header}")
+    if(skip)
+      continue()
+    elseif(header MATCHES "^([^/]+)/")
+      expect_in("${CMAKE_MATCH_1}.hpp" "${header}")
+    else()
+      expect_in(deeprec.hpp "${header}")
     endif()
-  elseif(header MATCHES "[.]cuh$" AND NOT header MATCHES "^deeprec[.]|/detail/|/kernels/|^interop/")
-    if(NOT text_deeprec.cuh MATCHES "\n#include <deeprec/${header}>")
-      fault("deeprec.cuh does not include deeprec/${header}")
-    endif()
+  elseif(header MATCHES "[.]cuh$" AND NOT header MATCHES "/detail/|/kernels/|^interop/")
+    expect_in(deeprec.cuh "${header}")
   endif()
 endforeach()
-if(text_deeprec.cuh AND NOT text_deeprec.cuh MATCHES "\n#include <deeprec/deeprec.hpp>")
-  fault("deeprec.cuh does not include deeprec/deeprec.hpp")
+if(EXISTS "${INCLUDE}/deeprec.cuh")
+  expect_in(deeprec.cuh deeprec.hpp)
 endif()
 report_faults()

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <deeprec/dense/cross_layer.hpp>
+#include <deeprec/dense/interactions/cross_layer.hpp>
 #include <deeprec/optim/apply_row.hpp>
 
 namespace ctr {
@@ -64,9 +64,14 @@ status cross_stack::backward(const step_context& on, cross_pass& pass,
     const auto at = static_cast<std::size_t>(l);
     const matrix_view<const float> x = l == 0 ? pass.input_ : matrix_view<const float>(pass.outputs_[at - 1]);
     const matrix_view<float> dx = l == 0 ? pass.input_gradient_ : pass.layer_gradient_;
-    const status s = cross_layer_backward(
-        on, pass.input_, x, pass.products_[at], dy, weights(parameters_.data(), l), pass.product_gradient_,
-        weights(gradients, l), bias(gradients, l), pass.input_gradient_, dx, math_);
+    const status s =
+        cross_layer_backward(on, pass.input_, x, pass.products_[at], dy, weights(parameters_.data(), l),
+                             {.product = pass.product_gradient_,
+                              .weights = weights(gradients, l),
+                              .bias = bias(gradients, l),
+                              .x0 = pass.input_gradient_,
+                              .x = dx},
+                             math_);
     if (!s) return s;
     dy = dx;
   }

@@ -24,7 +24,7 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/data/sparse_batch.hpp>
-#include <deeprec/pipeline/micro_chunk.hpp>
+#include <deeprec/schedule/micro_chunk.hpp>
 
 namespace ctr {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/layers/linear.hpp>
 #include <deeprec/optim/apply_row.hpp>
 
 namespace ctr {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/dice.hpp>
+#include <deeprec/dense/layers/dice.hpp>
 
 #include "kernels.hpp"
 

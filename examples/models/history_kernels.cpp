@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include <deeprec/dense/attention_features.hpp>
-#include <deeprec/dense/attention_pool.hpp>
-#include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/in_batch_softmax.hpp>
-#include <deeprec/dense/normalize_rows.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
+#include <deeprec/dense/layers/attention_features.hpp>
+#include <deeprec/dense/layers/attention_pool.hpp>
+#include <deeprec/dense/layers/normalize_rows.hpp>
+#include <deeprec/dense/losses/in_batch_softmax.hpp>
 #include <deeprec/ops/expression.hpp>
 
 namespace ctr {
@@ -29,8 +29,9 @@ status compare(const step_context& on, const history_rows_view& h, matrix_view<f
 }
 status compare_backward(const step_context& on, const history_rows_view& h, matrix_view<const float> gradient,
                         matrix_view<float> of_targets, matrix_view<float> of_rows) {
-  if (const status s = attention_features_backward(on, h.targets, h.keys, h.offsets, gradient, of_targets,
-                                                   keys_of(of_rows, h), deeprec::gradient_write::add);
+  if (const status s = attention_features_backward(on, h.targets, h.keys, h.offsets, gradient,
+                                                   {.queries = of_targets, .keys = keys_of(of_rows, h)},
+                                                   deeprec::gradient_write::add);
       !s) {
     return s;
   }
@@ -45,7 +46,8 @@ status pool(const step_context& on, const history_rows_view& h, matrix_view<cons
 status pool_backward(const step_context& on, const history_rows_view& h, matrix_view<const float> weights,
                      matrix_view<const float> gradient, matrix_view<float> of_scores,
                      matrix_view<float> of_rows) {
-  return attention_pool_backward(on, weights, h.keys, h.offsets, gradient, of_scores, keys_of(of_rows, h),
+  return attention_pool_backward(on, weights, h.keys, h.offsets, gradient,
+                                 {.scores = of_scores, .keys = keys_of(of_rows, h)},
                                  {.weights = deeprec::attention_weights::softmax});
 }
 

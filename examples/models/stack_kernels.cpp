@@ -1,6 +1,6 @@
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/fm_interaction.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/interactions/fm_interaction.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/ops/expression.hpp>
 
 #include "kernels.hpp"

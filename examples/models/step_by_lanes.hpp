@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
+#include <deeprec/support/bulk.hpp>
 
 #include "ctr_data.hpp"
 #include "kernels.hpp"

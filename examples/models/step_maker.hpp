@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
 
 #include "step_ops.hpp"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include <deeprec/dense/metrics.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
 #include "ctr_rows.hpp"

@@ -17,14 +17,14 @@
 
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/trace.hpp>
-#include <deeprec/exec/trace_recorder.hpp>
-#include <deeprec/graph/describe_graph.hpp>
-#include <deeprec/graph/explain_cut.hpp>
-#include <deeprec/graph/lane_steps.hpp>
-#include <deeprec/graph/smart_stage.hpp>
-#include <deeprec/graph/staged_program.hpp>
-#include <deeprec/graph/step_costs.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/step/describe_graph.hpp>
+#include <deeprec/graph/step/lane_steps.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_costs.hpp>
+#include <deeprec/graph/step/step_program.hpp>
+#include <deeprec/plan/trace_recorder.hpp>
 
 #include "output_file.hpp"
 

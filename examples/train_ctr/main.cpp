@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/dense/metrics.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
 
 #include "options.hpp"
 

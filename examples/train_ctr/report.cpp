@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <deeprec/core/isa.hpp>
-#include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
 
 #include "memory_limit.hpp"
 #include "model_options.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/dense/metrics.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 #include <deeprec/pipeline/statistics.hpp>
 
 #include "ctr_rows.hpp"

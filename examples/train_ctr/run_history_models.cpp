@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/grouped_auc.hpp>
-#include <deeprec/dense/metrics.hpp>
+#include <deeprec/dense/metrics/grouped_auc.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
 #include "candidate_lines.hpp"

@@ -21,7 +21,7 @@
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 

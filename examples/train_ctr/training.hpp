@@ -29,11 +29,11 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
 #include <deeprec/pipeline/pipeline.hpp>
-#include <deeprec/pipeline/stale_loop.hpp>
-#include <deeprec/pipeline/stale_window.hpp>
-#include <deeprec/staging/staging_pool.hpp>
+#include <deeprec/queue/staging_pool.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
+#include <deeprec/schedule/stale_loop.hpp>
+#include <deeprec/schedule/stale_window.hpp>
 
 #include "ctr_rows.hpp"
 #include "models/ctr_data.hpp"

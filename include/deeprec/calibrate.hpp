@@ -29,14 +29,14 @@
 #include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/core/scratch_block.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/ops/row_select.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/unit.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -8,11 +8,11 @@
 #include <deeprec/embedding/lookup/lookup.cuh>
 #include <deeprec/embedding/training/gradient.cuh>
 #include <deeprec/embedding/training/update.cuh>
-#include <deeprec/exec/cuda_staging.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/cuda_stream_pool.hpp>
-#include <deeprec/exec/cuda_workspace.hpp>
-#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/exec/cuda/cuda_staging.hpp>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/exec/cuda/cuda_workspace.hpp>
+#include <deeprec/exec/cuda/warp_team.cuh>
 #include <deeprec/memory/cuda_memory.hpp>
 #include <deeprec/memory/cuda_stream_memory.hpp>
 #include <deeprec/ops/row_select.cuh>
+#include <deeprec/plan/cuda_stream_pool.hpp>

@@ -1,7 +1,7 @@
 // expect: "deeprec::bit_matrix_view: a bit of device memory read on the host. Fix: "
 #include <cstdint>
 
-#include <deeprec/dense/bit_matrix_view.hpp>
+#include <deeprec/dense/gemm/bit_matrix_view.hpp>
 
 #if DEEPREC_MUST_FAIL
 using space = deeprec::device_space;

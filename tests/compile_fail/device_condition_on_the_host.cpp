@@ -1,4 +1,4 @@
-// expect: "deeprec::row_select: device memory given to a host context. Fix: "
+// expect: "deeprec::context: device memory given to a host context. Fix: "
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/ops/row_select.hpp>
 

@@ -1,4 +1,4 @@
-// expect: "deeprec::unique: device memory given to a host context. Fix: "
+// expect: "deeprec::context: device memory given to a host context. Fix: "
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/ops/unique.hpp>
 

@@ -1,5 +1,5 @@
 // expect: "deeprec::step_graph: a const variable can't be written. Fix: "
-#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
 
 void build(deeprec::step_graph& g, const int& held) {
   const auto v = g.variable("v", held);

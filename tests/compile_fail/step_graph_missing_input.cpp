@@ -1,5 +1,5 @@
 // expect: "deeprec::step_graph::add: the op can't be called with these inputs and outputs. Fix: "
-#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
 
 struct sum {
   using output = int;

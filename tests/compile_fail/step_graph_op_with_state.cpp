@@ -1,5 +1,5 @@
 // expect: "deeprec::step_graph::add: the call operator of the op is not const. Fix: "
-#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
 
 void build(deeprec::step_graph& g) {
 #if DEEPREC_MUST_FAIL

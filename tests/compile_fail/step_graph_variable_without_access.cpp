@@ -1,5 +1,5 @@
 // expect: "deeprec::step_graph::add: a variable is passed without its access. Fix: "
-#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
 
 void build(deeprec::step_graph& g, int& held) {
   const auto v = g.variable("v", held);

@@ -358,9 +358,12 @@ void every_dense_verb(verb_check& check) {
     return cross_layer_forward<own_backends>(ctx, dense, dense, across, across_bias, cross(0), cross(1));
   });
   check("cross_layer_backward", [&](const verb_context& ctx) {
-    return cross_layer_backward<own_backends>(ctx, dense, dense, dense, dense, across, cross(2),
-                                              matrix_view<float>(results.data(), d, d), {}, cross(3),
-                                              cross(4));
+    return cross_layer_backward<own_backends>(ctx, dense, dense, dense, dense, across,
+                                              {.product = cross(2),
+                                               .weights = matrix_view<float>(results.data(), d, d),
+                                               .bias = {},
+                                               .x0 = cross(3),
+                                               .x = cross(4)});
   });
   check("fm_interaction_forward", [&](const verb_context& ctx) {
     return fm_interaction_forward(ctx, pooled, d, matrix_view<float>(results.data(), m, 1));
@@ -379,7 +382,7 @@ void every_dense_verb(verb_check& check) {
                                       matrix_view<float>(results.data(), m, 4 * d));
   });
   check("attention_features_backward", [&](const verb_context& ctx) {
-    return attention_features_backward(ctx, queries, dense, histories, of_features, to_queries, to_keys);
+    return attention_features_backward(ctx, queries, dense, histories, of_features, {to_queries, to_keys});
   });
   check("attention_pool_forward", [&](const verb_context& ctx) {
     return attention_pool_forward(ctx, logits, dense, histories, to_queries);
@@ -388,7 +391,7 @@ void every_dense_verb(verb_check& check) {
     return attention_pool_forward(ctx, logits, dense, histories, to_scores, to_queries);
   });
   check("attention_pool_backward", [&](const verb_context& ctx) {
-    return attention_pool_backward(ctx, logits, dense, histories, queries, to_scores, to_keys,
+    return attention_pool_backward(ctx, logits, dense, histories, queries, {to_scores, to_keys},
                                    {.weights = attention_weights::softmax});
   });
   const dice_statistics<> moments{array_view<float>(to_queries.row(0), d),

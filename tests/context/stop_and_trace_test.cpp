@@ -12,7 +12,7 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "context/every_verb.hpp"

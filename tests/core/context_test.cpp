@@ -1,8 +1,8 @@
 // Contexts, executors and the backend that a verb goes to.
 
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/support/verb.hpp>
 
 #include <doctest/doctest.h>
 #include <memory_resource>

@@ -1,9 +1,9 @@
 // Of faults that are found in any order, the first is returned.
 
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/support/first_fault.hpp>
 
 #include <doctest/doctest.h>
 #include <algorithm>

@@ -1,6 +1,6 @@
 // kernel_tuning, and the decision of run_bulk between one thread and several.
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
+#include <deeprec/support/bulk.hpp>
 
 #include <doctest/doctest.h>
 

@@ -86,7 +86,7 @@ TEST_CASE("matrix_view: slices of rows and columns share the memory") {
 TEST_CASE("matrix_view: validate names the rule that is broken") {
   std::vector<float> memory(12);
   constexpr index_t largest = std::numeric_limits<index_t>::max();
-  constexpr index_t most = (detail::most_size - 1) / 8;  // elements of up to 8 bytes
+  constexpr index_t most = (most_size - 1) / 8;  // elements of up to 8 bytes
   constexpr auto permitted = row_overlap::permitted;
   const auto says = [](const auto& view, std::string_view text, row_overlap overlap = row_overlap::refused) {
     const status s = view.validate("x must not be null", overlap);

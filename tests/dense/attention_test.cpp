@@ -1,8 +1,8 @@
 // DIN's attention unit against loops in double: every ISA, widths around the vectors, histories of any
 // length.
 
-#include <deeprec/dense/attention_features.hpp>
-#include <deeprec/dense/attention_pool.hpp>
+#include <deeprec/dense/layers/attention_features.hpp>
+#include <deeprec/dense/layers/attention_pool.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -117,22 +117,22 @@ struct results {
             &weights,  &to_scores, &to_soft_scores, &pool_to_keys, &soft_to_keys};
   }
   template <class Context>
-  void run(Context&& ctx, const problem& in, gradient_write how = gradient_write::overwrite) {
+  void run(Context&& ctx, const problem& in, gradient_write of_keys = gradient_write::overwrite) {
     const auto& [width, offsets, queries, keys, scores, gradient, of_features] = in;
     REQUIRE(attention_features_forward(ctx, queries.view(), keys.view(), offsets, features.view()).ok());
     REQUIRE(attention_features_backward(ctx, queries.view(), keys.view(), offsets, of_features.view(),
-                                        to_query.view(), to_keys.view(), how)
+                                        {to_query.view(), to_keys.view()}, of_keys)
                 .ok());
     REQUIRE(attention_pool_forward(ctx, scores.view(), keys.view(), offsets, pooled.view()).ok());
     REQUIRE(
         attention_pool_forward(ctx, scores.view(), keys.view(), offsets, weights.view(), soft_pooled.view())
             .ok());
     REQUIRE(attention_pool_backward(ctx, scores.view(), keys.view(), offsets, gradient.view(),
-                                    to_scores.view(), pool_to_keys.view(), {.key_gradient = how})
+                                    {to_scores.view(), pool_to_keys.view()}, {.key_gradient = of_keys})
                 .ok());
     REQUIRE(attention_pool_backward(ctx, weights.view(), keys.view(), offsets, gradient.view(),
-                                    to_soft_scores.view(), soft_to_keys.view(),
-                                    {.weights = attention_weights::softmax, .key_gradient = how})
+                                    {to_soft_scores.view(), soft_to_keys.view()},
+                                    {.weights = attention_weights::softmax, .key_gradient = of_keys})
                 .ok());
   }
 };
@@ -386,11 +386,11 @@ TEST_CASE("attention: wrong shapes and offsets are named, and nothing is written
   const matrix_view<const float> g = in.out_gradient.view(), fg = in.features_gradient.view();
   const auto each_verb = [&](const std::vector<std::int32_t>& offsets, errc code, const std::string& text) {
     fails(attention_features_forward(here, q, k, offsets, got.features.view()), code, text);
-    fails(attention_features_backward(here, q, k, offsets, fg, got.to_query.view(), got.to_keys.view()), code,
-          text);
+    fails(attention_features_backward(here, q, k, offsets, fg, {got.to_query.view(), got.to_keys.view()}),
+          code, text);
     fails(attention_pool_forward(here, s, k, offsets, got.pooled.view()), code, text);
     fails(attention_pool_forward(here, s, k, offsets, got.weights.view(), got.pooled.view()), code, text);
-    fails(attention_pool_backward(here, s, k, offsets, g, got.to_scores.view(), got.to_keys.view()), code,
+    fails(attention_pool_backward(here, s, k, offsets, g, {got.to_scores.view(), got.to_keys.view()}), code,
           text);
   };
   each_verb({-1, 2, 2, 5}, errc::offsets_negative, "bag 0, value -1");
@@ -407,27 +407,29 @@ TEST_CASE("attention: wrong shapes and offsets are named, and nothing is written
   fails(attention_features_forward(here, q, wrong.view(), offsets, got.features.view()), errc::shape_mismatch,
         "attention_features_forward: keys must be (N,D)");
   fails(attention_features_forward(here, q, k, offsets, wrong.view()), errc::shape_mismatch, "(N,4D)");
-  fails(
-      attention_features_backward(here, q, k, offsets, wrong.view(), got.to_query.view(), got.to_keys.view()),
-      errc::shape_mismatch, "output_gradient must be (N,4D)");
-  fails(attention_features_backward(here, q, k, offsets, fg, wrong.view(), got.to_keys.view()),
-        errc::shape_mismatch, "query_gradient must be (B,D)");
-  fails(attention_features_backward(here, q, k, offsets, fg, got.to_query.view(), wrong.view()),
-        errc::shape_mismatch, "key_gradient must be (N,D)");
+  fails(attention_features_backward(here, q, k, offsets, wrong.view(),
+                                    {got.to_query.view(), got.to_keys.view()}),
+        errc::shape_mismatch, "output_gradient must be (N,4D)");
+  fails(attention_features_backward(here, q, k, offsets, fg, {wrong.view(), got.to_keys.view()}),
+        errc::shape_mismatch, "gradients.queries must be (B,D)");
+  fails(attention_features_backward(here, q, k, offsets, fg, {got.to_query.view(), wrong.view()}),
+        errc::shape_mismatch, "gradients.keys must be (N,D)");
   fails(attention_pool_forward(here, wrong.view(), k, offsets, got.pooled.view()), errc::shape_mismatch,
         "scores must be (N,1)");
   fails(attention_pool_forward(here, s, k, offsets, wrong.view()), errc::shape_mismatch,
         "output must be (B,D)");
   fails(attention_pool_forward(here, s, k, offsets, wrong.view(), got.pooled.view()), errc::shape_mismatch,
         "weights must be (N,1)");
-  fails(attention_pool_backward(here, wrong.view(), k, offsets, g, got.to_scores.view(), got.to_keys.view()),
-        errc::shape_mismatch, "weights must be (N,1)");
-  fails(attention_pool_backward(here, s, k, offsets, wrong.view(), got.to_scores.view(), got.to_keys.view()),
-        errc::shape_mismatch, "output_gradient must be (B,D)");
-  fails(attention_pool_backward(here, s, k, offsets, g, wrong.view(), got.to_keys.view()),
-        errc::shape_mismatch, "score_gradient must be (N,1)");
-  fails(attention_pool_backward(here, s, k, offsets, g, got.to_scores.view(), wrong.view()),
-        errc::shape_mismatch, "key_gradient must be (N,D)");
+  fails(
+      attention_pool_backward(here, wrong.view(), k, offsets, g, {got.to_scores.view(), got.to_keys.view()}),
+      errc::shape_mismatch, "weights must be (N,1)");
+  fails(
+      attention_pool_backward(here, s, k, offsets, wrong.view(), {got.to_scores.view(), got.to_keys.view()}),
+      errc::shape_mismatch, "output_gradient must be (B,D)");
+  fails(attention_pool_backward(here, s, k, offsets, g, {wrong.view(), got.to_keys.view()}),
+        errc::shape_mismatch, "gradients.scores must be (N,1)");
+  fails(attention_pool_backward(here, s, k, offsets, g, {got.to_scores.view(), wrong.view()}),
+        errc::shape_mismatch, "gradients.keys must be (N,D)");
   for (const matrix* m : got.all()) {
     for (const float x : m->storage) CHECK(x == matrix::sentinel);
   }
@@ -466,8 +468,8 @@ TEST_CASE("attention: the examples of its documentation") {
   std::vector<float> of_scores(3), of_keys(3 * 2);
   attention_pool_backward(pool, matrix_view<const float>(scores.data(), 3, 1), keys, offsets,
                           matrix_view<const float>(ones.data(), 2, 2),
-                          matrix_view<float>(of_scores.data(), 3, 1),
-                          matrix_view<float>(of_keys.data(), 3, 2))
+                          {.scores = matrix_view<float>(of_scores.data(), 3, 1),
+                           .keys = matrix_view<float>(of_keys.data(), 3, 2)})
       .or_throw();  // of_scores: 11 15 19, of_keys: 1 1 | 2 2 | 3 3
   //! [attention_pool_backward]
   CHECK(of_scores == std::vector<float>{11, 15, 19});
@@ -475,8 +477,9 @@ TEST_CASE("attention: the examples of its documentation") {
   //! [attention_features_backward]
   std::vector<float> of_queries(2 * 2);
   attention_features_backward(pool, queries, keys, offsets, matrix_view<const float>(ones.data(), 3, 8),
-                              matrix_view<float>(of_queries.data(), 2, 2),
-                              matrix_view<float>(of_keys.data(), 3, 2), gradient_write::add)
+                              {.queries = matrix_view<float>(of_queries.data(), 2, 2),
+                               .keys = matrix_view<float>(of_keys.data(), 3, 2)},
+                              gradient_write::add)
       .or_throw();  // added to the gradient that attention_pool_backward wrote
   //! [attention_features_backward]
   CHECK(of_queries == std::vector<float>{16, 18, 11, 12});

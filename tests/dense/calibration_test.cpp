@@ -1,6 +1,6 @@
 // The calibration against plain sums.
 
-#include <deeprec/dense/calibration.hpp>
+#include <deeprec/dense/metrics/calibration.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // The cross layer against loops in double on every ISA, and its gradients against differences.
 
-#include <deeprec/dense/cross_layer.hpp>
+#include <deeprec/dense/interactions/cross_layer.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
@@ -54,7 +54,7 @@ struct layer {
   template <class Context>
   status backward(const Context& ctx) {
     return cross_layer_backward(ctx, std::as_const(x0).view(), x.view(), product.view(), dy.view(), w.view(),
-                                dp.view(), dw.view(), db.view(), dx0.view(), dx.view());
+                                {dp.view(), dw.view(), db.view(), dx0.view(), dx.view()});
   }
   std::vector<const matrix*> results() const { return {&product, &y, &dp, &dw, &db, &dx0, &dx}; }
 
@@ -174,9 +174,9 @@ TEST_CASE("cross layer: gradients of a stack are those of its outputs") {
   first.dy.copy(second.dx);
   to_x0.copy(second.dx0);
   // The first layer: x is x0, and one matrix receives both gradients; it may lose its product.
-  REQUIRE(cross_layer_backward(here, first.x0.view(), first.x0.view(), first.product.view(), first.dy.view(),
-                               first.w.view(), first.product.view(), first.dw.view(), first.db.view(),
-                               to_x0.view(), to_x0.view())
+  REQUIRE(cross_layer_backward(
+              here, first.x0.view(), first.x0.view(), first.product.view(), first.dy.view(), first.w.view(),
+              {first.product.view(), first.dw.view(), first.db.view(), to_x0.view(), to_x0.view()})
               .ok());
 
   doubles x0 = doubles_of(first.x0.view()), w1 = doubles_of(first.w.view()), b1 = doubles_of(first.b.view());
@@ -232,7 +232,7 @@ TEST_CASE("cross layer: in place, and without the gradients of the parameters") 
   over = given;
   REQUIRE(over.forward(here).ok());
   REQUIRE(cross_layer_backward(here, over.x0.view(), over.x.view(), over.product.view(), over.dy.view(),
-                               over.w.view(), over.product.view(), {}, {}, over.dx0.view(), over.dy.view())
+                               over.w.view(), {over.product.view(), {}, {}, over.dx0.view(), over.dy.view()})
               .ok());
   CHECK(same_bits(over.dy, l.dx));
   CHECK(same_bits(over.dx0, l.dx0));
@@ -273,11 +273,11 @@ TEST_CASE("cross layer: wrong shapes are named, and nothing is written") {
       {&layer::product, "backward: product must be (B,D)"},
       {&layer::dy, "backward: output_gradient must be (B,D)"},
       {&layer::w, "backward: weights must be (D,D)"},
-      {&layer::dp, "backward: product_gradient must be (B,D)"},
-      {&layer::dw, "backward: weight_gradient must be (D,D)"},
-      {&layer::db, "backward: bias_gradient must be (1,D)"},
-      {&layer::dx0, "backward: x0_gradient must be (B,D)"},
-      {&layer::dx, "backward: x_gradient must be (B,D)"}};
+      {&layer::dp, "backward: gradients.product must be (B,D)"},
+      {&layer::dw, "backward: gradients.weights must be (D,D)"},
+      {&layer::db, "backward: gradients.bias must be (1,D)"},
+      {&layer::dx0, "backward: gradients.x0 must be (B,D)"},
+      {&layer::dx, "backward: gradients.x must be (B,D)"}};
   const auto check = [&](const auto& cases, const auto& call) {
     for (const auto& [member, text] : cases) {
       layer l(3, 4);
@@ -314,8 +314,12 @@ TEST_CASE("cross layer: the example of its documentation") {
   const std::vector<float> dy{1, 10};
   std::vector<float> dw(4), db(2), dx(2);  // dx begins at 0 and receives the gradients of x0 and x
   const matrix_view<float> to_x(dx.data(), 1, 2);
-  cross_layer_backward(pool, inputs, inputs, kept, matrix_view<const float>(dy.data(), 1, 2), weights, kept,
-                       matrix_view<float>(dw.data(), 2, 2), matrix_view<float>(db.data(), 1, 2), to_x, to_x)
+  cross_layer_backward(pool, inputs, inputs, kept, matrix_view<const float>(dy.data(), 1, 2), weights,
+                       {.product = kept,
+                        .weights = matrix_view<float>(dw.data(), 2, 2),
+                        .bias = matrix_view<float>(db.data(), 1, 2),
+                        .x0 = to_x,
+                        .x = to_x})
       .or_throw();
   //! [cross_layer_backward]
   CHECK(db == std::vector<float>{1, 20});

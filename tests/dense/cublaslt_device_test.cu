@@ -1,6 +1,6 @@
 // gemm() on a card against the oracle. What its fake can't know is said, not judged: for which
 // products cuBLASLt has no algorithm, in which order bits lie, and what the bit of an exact 0 is.
-#include <deeprec/dense/cuda_cublaslt_gemm.hpp>
+#include <deeprec/dense/gemm/cuda_cublaslt_gemm.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
 
 #include "dense/gemm_oracle.hpp"

@@ -1,6 +1,6 @@
 // Dice against loops in double: every ISA, widths around the vectors and the panels, batches of many pieces.
 
-#include <deeprec/dense/dice.hpp>
+#include <deeprec/dense/layers/dice.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

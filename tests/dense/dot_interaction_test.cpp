@@ -1,7 +1,7 @@
 // The dot interaction against loops in double: every ISA, numbers of vectors and widths around the kernels'
 // blocks.
 
-#include <deeprec/dense/dot_interaction.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

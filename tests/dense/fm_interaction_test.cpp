@@ -1,7 +1,7 @@
 // The factorization machine's interaction against sums over pairs in double: every ISA, widths around the
 // kernels' panels.
 
-#include <deeprec/dense/fm_interaction.hpp>
+#include <deeprec/dense/interactions/fm_interaction.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

@@ -19,9 +19,9 @@
 #include <thread>
 #include <vector>
 
-#include <deeprec/dense/detail/plan_cache.hpp>
-#include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/tf32.hpp>
+#include <deeprec/dense/gemm/detail/plan_cache.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
+#include <deeprec/dense/gemm/tf32.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
 
 #include "dense/support.hpp"
 

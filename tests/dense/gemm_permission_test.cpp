@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/dense/detail/gemm_arithmetic.hpp>
-#include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/gemm/detail/gemm_arithmetic.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "dense/support.hpp"

@@ -7,9 +7,9 @@
 #include <set>
 #include <vector>
 
-#include <deeprec/dense/detail/gemm_borders.hpp>
-#include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/linear.hpp>
+#include <deeprec/dense/gemm/detail/gemm_borders.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
+#include <deeprec/dense/layers/linear.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "dense/support.hpp"

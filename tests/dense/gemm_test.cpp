@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include "dense/support.hpp"

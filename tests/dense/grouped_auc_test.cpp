@@ -1,6 +1,6 @@
 // The grouped AUC against its definition: every pair of a positive and a negative of one group.
 
-#include <deeprec/dense/grouped_auc.hpp>
+#include <deeprec/dense/metrics/grouped_auc.hpp>
 
 #include <doctest/doctest.h>
 

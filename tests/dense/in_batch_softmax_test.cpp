@@ -1,6 +1,6 @@
 // The in-batch softmax against loops in double: every ISA, batches around the vectors and their pieces.
 
-#include <deeprec/dense/in_batch_softmax.hpp>
+#include <deeprec/dense/losses/in_batch_softmax.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <doctest/doctest.h>

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/linear.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
-#include <deeprec/dense/relu.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/layers/linear.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/layers/relu.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>

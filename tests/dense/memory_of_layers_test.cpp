@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/adagrad.hpp>
 

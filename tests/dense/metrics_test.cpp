@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include <deeprec/dense/metrics.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 
 #include "dense/support.hpp"
 

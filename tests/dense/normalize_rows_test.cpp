@@ -1,6 +1,6 @@
 // Normalised rows against loops in double: every ISA, widths around the vectors.
 
-#include <deeprec/dense/normalize_rows.hpp>
+#include <deeprec/dense/layers/normalize_rows.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <doctest/doctest.h>

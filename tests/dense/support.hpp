@@ -12,8 +12,8 @@
 
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/dense/gemm_backend.hpp>
-#include <deeprec/dense/gemm_desc.hpp>
+#include <deeprec/dense/gemm/gemm_backend.hpp>
+#include <deeprec/dense/gemm/gemm_desc.hpp>
 
 #include "support/seed.hpp"
 

@@ -2,7 +2,7 @@
 // other machines, and names each to this test in DEEPREC_TEST_PROFILE: words isa=NAME, onednn=CAP,
 // processors=N, address_space=BYTES.
 
-#include <deeprec/dense/gemm.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
 #include <deeprec/describe.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 

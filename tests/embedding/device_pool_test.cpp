@@ -1,7 +1,7 @@
 // The bodies of the device's lookup kernels, on the host: same vectors, same oracle.
 
 #include <deeprec/embedding/groups/detail/device_group.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/kernels/device/device_pool.hpp>
 
 #include <doctest/doctest.h>
 
@@ -541,7 +541,7 @@ TEST_CASE("device fault: a place that is reported before another has the larger 
     const auto after = device_fault::order_of(table[1], bag[1], slot[1]);
     // Nobody who is behind the first is let through less than they should: equal orders are looked at
     // closely.
-    if (first.is_behind(table[1], bag[1], slot[1])) REQUIRE(after >= before);
+    if (first.comes_after(table[1], bag[1], slot[1])) REQUIRE(after >= before);
   }
   CHECK(device_fault::order_of(-1, 3, 9) > device_fault::order_of(-1, 4, 0));
   CHECK(device_fault::order_of(-1, -1, 9) > device_fault::order_of(-1, 0, 0));

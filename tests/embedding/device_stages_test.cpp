@@ -2,7 +2,7 @@
 // to. Scans and sorts are the host's.
 
 #include <deeprec/embedding/batches/detail/device_batches.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/kernels/device/device_pool.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 

@@ -8,12 +8,12 @@
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/training/gradient.cuh>
 #include <deeprec/embedding/training/update.cuh>
-#include <deeprec/exec/cuda_staging.hpp>
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/exec/cuda/cuda_staging.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
 #include <deeprec/ops/row_select.cuh>
 #include <deeprec/optim/optimizers.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <doctest/doctest.h>
 

@@ -12,9 +12,9 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/core/scratch_block.hpp>
-#include <deeprec/embedding/kernels/row_groups.hpp>
+#include <deeprec/embedding/kernels/host/row_groups.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/support/scratch_block.hpp>
 
 #include "embedding/support.hpp"
 

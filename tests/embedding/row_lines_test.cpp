@@ -1,6 +1,6 @@
 // The lines that lookups prefetch: all that a range of a row touches, and none twice where the alignment of
 // the rows rules that out.
-#include <deeprec/embedding/kernels/lookup_kernels.hpp>
+#include <deeprec/embedding/kernels/host/lookup_kernels.hpp>
 
 #include <doctest/doctest.h>
 

@@ -88,7 +88,7 @@ TEST_CASE("dense_table: the state of an optimizer has its floats behind each row
   CHECK(state_floats_of<adagrad>(7) == 7);
   CHECK(state_floats_of<rowwise_adam>(7) == 8);
   CHECK(state_floats_of<clipped_by_norm<adam>>(7) == 14);
-  CHECK_FALSE(detail::fits_memory(state_floats_of<adam>((std::numeric_limits<index_t>::max)()), 1));
+  CHECK_FALSE(fits_memory(state_floats_of<adam>((std::numeric_limits<index_t>::max)()), 1));
   CHECK(floats(dense_table<f32_rows>(3, 7, state_of<sgd>)) == 0);
   CHECK(floats(dense_table<bf16_rows>(3, 7, state_of<adam>, std::pmr::new_delete_resource())) == 14);
   CHECK(floats(dense_table<split_bf16_rows>(3, 7, state_of<adagrad>)) == 7);

@@ -13,19 +13,19 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
-#include <deeprec/embedding/kernels/table_parts.hpp>
+#include <deeprec/embedding/kernels/host/table_parts.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/sgd.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/scratch_block.hpp>
 
 #include "support/seed.hpp"
 #include "support/trained_rows.hpp"
@@ -114,8 +114,8 @@ TEST_CASE("table_part: a row is in one part, behind the later ones only, and par
         for (index_t p = 0; p < parts; ++p) {
           const table_part part(p, parts);
           if (part.has(k * step)) ++found, ++sizes[static_cast<std::size_t>(p)];
-          if (part.is_behind(k * step)) ++behind;
-          if (part.has(k * step)) CHECK(!part.is_behind(k * step));
+          if (part.is_of_later_part(k * step)) ++behind;
+          if (part.has(k * step)) CHECK(!part.is_of_later_part(k * step));
         }
         if (found != 1) FAIL_CHECK("row " << k * step << " is in " << found << " parts");
       }

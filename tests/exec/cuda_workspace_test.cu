@@ -1,11 +1,11 @@
 // Workspaces of device calls: scratch that is never given to two at once, memory of the caller's, streams of
 // any type, and faults that are polled.
 
-#include <deeprec/core/verb.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/cuda_workspace.hpp>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/exec/cuda/cuda_workspace.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
 #include <deeprec/memory/cuda_stream_memory.hpp>
+#include <deeprec/support/verb.hpp>
 
 #include <doctest/doctest.h>
 
@@ -84,7 +84,7 @@ struct counting_memory {
 static_assert(StreamMemory<counting_memory> && !StreamMemory<own_stream>);
 
 __global__ void find(device_fault* record, int code, index_t bag) {
-  if (!record->is_behind(0, bag, 0)) return;
+  if (!record->comes_after(0, bag, 0)) return;
   record->code = code;
   record->bag = bag;
 }

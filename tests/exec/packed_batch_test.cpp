@@ -1,4 +1,4 @@
-#include <deeprec/staging/packed_batch.hpp>
+#include <deeprec/queue/packed_batch.hpp>
 
 #include <doctest/doctest.h>
 

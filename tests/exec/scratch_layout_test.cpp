@@ -1,6 +1,6 @@
 // The layout of arrays in one block of scratch.
 
-#include <deeprec/exec/scratch_layout.hpp>
+#include <deeprec/support/scratch_layout.hpp>
 
 #include <doctest/doctest.h>
 

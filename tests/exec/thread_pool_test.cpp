@@ -1,9 +1,9 @@
 // The thread pool: what it promises of pieces, workers, exceptions and tasks. Timings decide nothing.
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/support/bulk.hpp>
 
 #include "support/children.hpp"
 #include "support/seed.hpp"

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 
-#include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/exec/trace_recorder.hpp>
+#include <deeprec/plan/plan_run.hpp>
+#include <deeprec/plan/trace_recorder.hpp>
 
-#include "exec/task_graphs.hpp"
+#include "plan/task_graphs.hpp"
 #include "support/counted_new.hpp"
 #include "support/seed.hpp"
 

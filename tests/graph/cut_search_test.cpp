@@ -1,6 +1,6 @@
 // The choice of a cut against brute force over all closed sets.
 
-#include <deeprec/graph/smart_stage.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
 
 #include <doctest/doctest.h>
 

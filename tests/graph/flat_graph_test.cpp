@@ -1,6 +1,6 @@
 // Graphs as arrays: what they refuse, and graphs that are not ours.
 
-#include <deeprec/graph/graph_adaptor.hpp>
+#include <deeprec/graph/ir/graph_adaptor.hpp>
 
 #include <doctest/doctest.h>
 

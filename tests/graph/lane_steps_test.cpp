@@ -11,16 +11,16 @@
 #include <vector>
 
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/plan_run.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/graph/lane_steps.hpp>
-#include <deeprec/graph/staged_program.hpp>
-#include <deeprec/graph/step_graph.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/step/lane_steps.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
+#include <deeprec/graph/step/step_program.hpp>
 #include <deeprec/optim/sgd.hpp>
+#include <deeprec/plan/plan_run.hpp>
 
 using namespace deeprec;
 

@@ -1,9 +1,9 @@
 // Which ops move before the stage, against its definition on random graphs; the cases that went wrong
 // elsewhere.
 
-#include <deeprec/graph/apply_cut.hpp>
-#include <deeprec/graph/explain_cut.hpp>
-#include <deeprec/graph/smart_stage.hpp>
+#include <deeprec/graph/passes/apply_cut.hpp>
+#include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
 
 #include <doctest/doctest.h>
 

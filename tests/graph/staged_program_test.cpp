@@ -2,11 +2,11 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/exec/trace_recorder.hpp>
-#include <deeprec/graph/explain_cut.hpp>
-#include <deeprec/graph/smart_stage.hpp>
-#include <deeprec/graph/staged_program.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_program.hpp>
+#include <deeprec/plan/trace_recorder.hpp>
 
 #include <doctest/doctest.h>
 

@@ -2,10 +2,10 @@
 // changes.
 
 #include <deeprec/core/hash.hpp>
-#include <deeprec/graph/apply_cut.hpp>
-#include <deeprec/graph/explain_cut.hpp>
-#include <deeprec/graph/smart_stage.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/graph/passes/apply_cut.hpp>
+#include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
 // Random descriptions of step graphs with random faults: nothing crashes, and every refusal names its op.
 // DEEPREC_STEP_GRAPHS sets how many.
 
-#include <deeprec/graph/apply_cut.hpp>
-#include <deeprec/graph/smart_stage.hpp>
-#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/passes/apply_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
 
 #include <doctest/doctest.h>
 

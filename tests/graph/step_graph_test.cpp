@@ -1,9 +1,9 @@
 // What a step graph accepts, what it refuses and names, and what its flat form is.
 
-#include <deeprec/graph/apply_cut.hpp>
-#include <deeprec/graph/describe_graph.hpp>
-#include <deeprec/graph/smart_stage.hpp>
-#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/passes/apply_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/step/describe_graph.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
 
 #include <doctest/doctest.h>
 

@@ -2,7 +2,7 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/step/step_program.hpp>
 
 #include <doctest/doctest.h>
 

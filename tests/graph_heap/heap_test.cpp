@@ -7,8 +7,8 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/graph/staged_program.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_program.hpp>
 
 #include "support/counted_new.hpp"
 

@@ -8,18 +8,18 @@
 #include <deeprec/data/key_value_format.hpp>
 #include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/deeprec.hpp>
-#include <deeprec/dense/attention_features.hpp>
-#include <deeprec/dense/attention_pool.hpp>
-#include <deeprec/dense/calibration.hpp>
-#include <deeprec/dense/dice.hpp>
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/grouped_auc.hpp>
-#include <deeprec/dense/in_batch_softmax.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/metrics.hpp>
-#include <deeprec/dense/mlp.hpp>
-#include <deeprec/dense/normalize_rows.hpp>
-#include <deeprec/dense/relu.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/layers/attention_features.hpp>
+#include <deeprec/dense/layers/attention_pool.hpp>
+#include <deeprec/dense/layers/dice.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/layers/normalize_rows.hpp>
+#include <deeprec/dense/layers/relu.hpp>
+#include <deeprec/dense/losses/in_batch_softmax.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
+#include <deeprec/dense/metrics/calibration.hpp>
+#include <deeprec/dense/metrics/grouped_auc.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -260,17 +260,17 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(dot_interaction_forward(pool, in, in, out));
   expect(dot_interaction_backward(pool, in, in, in, out, out));
   expect(cross_layer_forward(pool, in, in, in, in, out, out));
-  expect(cross_layer_backward(pool, in, in, in, in, in, out, out, out, out, out));
+  expect(cross_layer_backward(pool, in, in, in, in, in, {out, out, out, out, out}));
   expect(fm_interaction_forward(pool, in, n, out));
   expect(fm_interaction_backward(pool, in, n, in, out));
   const array_view<const std::int64_t> histories(i64, n);
   const array_view<float> numbers(floats, n);
   const dice_statistics<> moments{numbers, numbers};
   expect(attention_features_forward(pool, in, in, histories, out));
-  expect(attention_features_backward(pool, in, in, histories, in, out, out, gradient_write::add));
+  expect(attention_features_backward(pool, in, in, histories, in, {out, out}, gradient_write::add));
   expect(attention_pool_forward(pool, in, in, histories, out));
   expect(attention_pool_forward(pool, in, in, histories, out, out));
-  expect(attention_pool_backward(pool, in, in, histories, in, out, out));
+  expect(attention_pool_backward(pool, in, in, histories, in, {out, out}));
   expect(dice_forward(pool, in, numbers, moments, out));
   expect(dice_backward(pool, in, numbers, moments, in, out, numbers));
   expect(dice_average(pool, moments, 0.5F, moments));

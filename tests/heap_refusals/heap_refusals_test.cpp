@@ -20,7 +20,7 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
@@ -29,12 +29,12 @@
 #include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/task_plan.hpp>
-#include <deeprec/exec/trace_recorder.hpp>
-#include <deeprec/graph/lane_steps.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/step/lane_steps.hpp>
+#include <deeprec/graph/step/step_program.hpp>
 #include <deeprec/optim/sgd.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/plan/task_plan.hpp>
+#include <deeprec/plan/trace_recorder.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
 
 #include "support/counted_new.hpp"
 #include "support/hashed_source.hpp"

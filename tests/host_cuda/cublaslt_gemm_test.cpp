@@ -1,6 +1,6 @@
 // gemm() on a stream against the oracle, by the cuBLASLt of this folder: no card.
-#include <deeprec/dense/cuda_cublaslt_gemm.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/dense/gemm/cuda_cublaslt_gemm.hpp>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // What the order of streams and events is, whatever the schedule: without the waits of a ring it is lost.
-#include <deeprec/exec/cuda_staging.hpp>
+#include <deeprec/exec/cuda/cuda_staging.hpp>
 
 #include <doctest/doctest.h>
 

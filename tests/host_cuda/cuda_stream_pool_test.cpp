@@ -1,5 +1,5 @@
 // The order that a pool gives its plans, whatever the schedule.
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/plan/stream_plan.hpp>
 
 using namespace deeprec;
 using host_cuda::lost;

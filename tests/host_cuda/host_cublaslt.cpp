@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/dense/tf32.hpp>
+#include <deeprec/dense/gemm/tf32.hpp>
 
 namespace host_cuda {
 

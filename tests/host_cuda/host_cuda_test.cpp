@@ -1,8 +1,8 @@
 // The run time that stands for CUDA in tests refuses what a card would get wrong.
-#include <deeprec/exec/cuda_staging.hpp>
-#include <deeprec/exec/cuda_stream_pool.hpp>
-#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/exec/cuda/cuda_staging.hpp>
+#include <deeprec/exec/cuda/warp_team.cuh>
 #include <deeprec/memory/cuda_memory.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include <doctest/doctest.h>
 

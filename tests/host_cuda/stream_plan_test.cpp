@@ -1,4 +1,4 @@
-#include <deeprec/exec/stream_plan.hpp>
+#include <deeprec/plan/stream_plan.hpp>
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/exec/cuda_stream_pool.hpp>
+#include <deeprec/plan/cuda_stream_pool.hpp>
 
 #include "../../examples/linear_regression.hpp"
 #include "support/seed.hpp"

@@ -1,6 +1,6 @@
 // The memory resources of a device, on a device.
 
-#include <deeprec/exec/cuda_stream.hpp>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
 #include <deeprec/memory/cuda_memory.hpp>
 
 #include <doctest/doctest.h>

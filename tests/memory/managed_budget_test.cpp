@@ -1,4 +1,4 @@
-#include <deeprec/memory/managed_budget.hpp>
+#include <deeprec/support/managed_budget.hpp>
 
 #include <doctest/doctest.h>
 

@@ -30,9 +30,8 @@ struct library {
   template <class Context, class Index, class T>
   status operator()(const Context& ctx, const std::vector<array_view<const Index>>& indices,
                     const std::vector<matrix_view<const T>>& data, matrix_view<T> out) const {
-    return streaming_above(stream_above, ctx, [&](const Context& on) {
-      return dynamic_stitch_on(host_backend{}, on, std::span(indices), std::span(data), out);
-    });
+    return streaming_above(stream_above, ctx,
+                           [&](const Context& on) { return dynamic_stitch(on, indices, data, out); });
   }
 };
 

@@ -40,9 +40,8 @@ using matrix = matrix_view<float>;
 // evaluate, with non-temporal stores whatever the size.
 template <class Context, class... Assignments>
 status evaluate_streamed(const Context& ctx, const Assignments&... assignments) {
-  return ops_test::streaming_above(ops_test::always, ctx, [&](const Context& on) {
-    return evaluate_on(host_backend{}, on, expr::detail::parts_of(assignments...));
-  });
+  return ops_test::streaming_above(ops_test::always, ctx,
+                                   [&](const Context& on) { return evaluate(on, assignments...); });
 }
 
 std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }

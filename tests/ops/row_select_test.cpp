@@ -30,9 +30,8 @@ struct library {
   template <class Context, class T>
   status operator()(const Context& ctx, array_view<const std::uint8_t> cond, matrix_view<const T> then,
                     matrix_view<const T> otherwise, matrix_view<T> out) const {
-    return streaming_above(stream_above, ctx, [&](const Context& on) {
-      return row_select_on(host_backend{}, on, cond, then, otherwise, out);
-    });
+    return streaming_above(stream_above, ctx,
+                           [&](const Context& on) { return row_select(on, cond, then, otherwise, out); });
   }
 };
 

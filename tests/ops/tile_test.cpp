@@ -25,9 +25,10 @@ namespace {
 struct library {
   index_t stream_above = never;
   template <class Context, class T>
-  status operator()(const Context& ctx, matrix_view<const T> in, index_t, index_t, matrix_view<T> out) const {
+  status operator()(const Context& ctx, matrix_view<const T> in, index_t down, index_t across,
+                    matrix_view<T> out) const {
     return streaming_above(stream_above, ctx,
-                           [&](const Context& on) { return tile_on(host_backend{}, on, in, out); });
+                           [&](const Context& on) { return tile(on, in, down, across, out); });
   }
 };
 

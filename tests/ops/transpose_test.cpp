@@ -31,8 +31,7 @@ struct library {
   index_t stream_above = never;
   template <class Context, class T>
   status operator()(const Context& ctx, matrix_view<const T> in, matrix_view<T> out) const {
-    return streaming_above(stream_above, ctx,
-                           [&](const Context& on) { return transpose_on(host_backend{}, on, in, out); });
+    return streaming_above(stream_above, ctx, [&](const Context& on) { return transpose(on, in, out); });
   }
 };
 

@@ -11,12 +11,12 @@
 
 #include <deeprec/core/array_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/dense/dice.hpp>
+#include <deeprec/dense/layers/dice.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/sgd.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
 
 using namespace deeprec;
 

@@ -21,7 +21,7 @@
 
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
-#include <deeprec/staging/wait_strategies.hpp>
+#include <deeprec/queue/wait_strategies.hpp>
 
 namespace deeprec_test {
 

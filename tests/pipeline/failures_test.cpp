@@ -20,7 +20,7 @@
 #include <deeprec/pipeline/pipeline.hpp>
 
 #include "pipeline/support.hpp"
-#include "staging/support.hpp"
+#include "queue/support.hpp"
 
 namespace {
 

@@ -9,11 +9,11 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/sgd.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
 #include <deeprec/pipeline/pipeline.hpp>
-#include <deeprec/pipeline/stale_loop.hpp>
-#include <deeprec/pipeline/stale_window.hpp>
-#include <deeprec/staging/staging_pool.hpp>
+#include <deeprec/queue/staging_pool.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
+#include <deeprec/schedule/stale_loop.hpp>
+#include <deeprec/schedule/stale_window.hpp>
 
 #include "support/counted_new.hpp"
 

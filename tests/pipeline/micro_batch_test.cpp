@@ -21,8 +21,8 @@
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
@@ -34,7 +34,7 @@
 #include <deeprec/optim/adam.hpp>
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/optim/wrappers.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
 
 #include "pipeline/baton.hpp"
 #include "support/seed.hpp"

@@ -14,7 +14,7 @@
 #include <deeprec/pipeline/detail/run.hpp>
 #include <deeprec/pipeline/stages.hpp>
 
-#include "staging/model/explorer.hpp"
+#include "queue/model/explorer.hpp"
 
 namespace {
 

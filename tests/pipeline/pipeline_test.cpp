@@ -18,10 +18,10 @@
 #include <deeprec/core/trace.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/pipeline/pipeline.hpp>
-#include <deeprec/staging/staging_pool.hpp>
+#include <deeprec/queue/staging_pool.hpp>
 
 #include "pipeline/support.hpp"
-#include "staging/support.hpp"
+#include "queue/support.hpp"
 #include "support/seed.hpp"
 
 namespace {

@@ -18,9 +18,9 @@
 
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/sgd.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
 #include <deeprec/pipeline/pipeline.hpp>
-#include <deeprec/pipeline/stale_loop.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
+#include <deeprec/schedule/stale_loop.hpp>
 
 #include "support/children.hpp"
 

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/pipeline/stale_window.hpp>
+#include <deeprec/schedule/stale_window.hpp>
 
-#include "staging/model/explorer.hpp"
+#include "queue/model/explorer.hpp"
 
 namespace {
 

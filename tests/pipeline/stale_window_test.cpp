@@ -17,8 +17,8 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/pipeline/stale_loop.hpp>
-#include <deeprec/pipeline/stale_window.hpp>
+#include <deeprec/schedule/stale_loop.hpp>
+#include <deeprec/schedule/stale_window.hpp>
 
 #include "pipeline/baton.hpp"
 #include "support/seed.hpp"

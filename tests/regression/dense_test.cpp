@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/dense/dice.hpp>
-#include <deeprec/dense/gemm.hpp>
-#include <deeprec/dense/linear.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/metrics.hpp>
-#include <deeprec/dense/mlp.hpp>
+#include <deeprec/dense/gemm/gemm.hpp>
+#include <deeprec/dense/layers/dice.hpp>
+#include <deeprec/dense/layers/linear.hpp>
+#include <deeprec/dense/layers/mlp.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/optimizers.hpp>
 

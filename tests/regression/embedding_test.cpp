@@ -32,8 +32,8 @@
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/ops/number_keys.hpp>
 #include <deeprec/optim/sgd.hpp>
+#include <deeprec/support/number_keys.hpp>
 
 #include "support/hashed_source.hpp"
 #include "support/isas.hpp"

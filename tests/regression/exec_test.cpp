@@ -7,9 +7,9 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/exec/trace_recorder.hpp>
 #include <deeprec/optim/sgd.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
+#include <deeprec/plan/trace_recorder.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
 
 #include "support/children.hpp"
 #include "support/sanitizers.hpp"

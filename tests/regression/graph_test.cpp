@@ -3,13 +3,13 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/graph/describe_graph.hpp>
-#include <deeprec/graph/explain_cut.hpp>
-#include <deeprec/graph/flat_graph.hpp>
-#include <deeprec/graph/smart_stage.hpp>
-#include <deeprec/graph/staged_program.hpp>
-#include <deeprec/graph/step_graph.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/step/describe_graph.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
+#include <deeprec/graph/step/step_program.hpp>
 
 #include "support/seed.hpp"
 #include "support/step_interpreter.hpp"

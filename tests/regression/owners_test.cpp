@@ -12,8 +12,8 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/libsvm_format.hpp>
-#include <deeprec/dense/grouped_auc.hpp>
-#include <deeprec/dense/metrics.hpp>
+#include <deeprec/dense/metrics/grouped_auc.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
@@ -28,13 +28,13 @@
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/task_plan.hpp>
-#include <deeprec/graph/staged_program.hpp>
-#include <deeprec/graph/step_program.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_program.hpp>
 #include <deeprec/ops/dedup_rows.hpp>
 #include <deeprec/ops/unique.hpp>
 #include <deeprec/optim/sgd.hpp>
-#include <deeprec/staging/staging_pool.hpp>
+#include <deeprec/plan/task_plan.hpp>
+#include <deeprec/queue/staging_pool.hpp>
 
 #include "support/hashed_source.hpp"
 #include "support/test_resources.hpp"

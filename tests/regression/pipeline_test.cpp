@@ -12,8 +12,8 @@
 
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/pipeline/depth_controller.hpp>
-#include <deeprec/pipeline/micro_batch.hpp>
-#include <deeprec/pipeline/stale_loop.hpp>
+#include <deeprec/schedule/micro_batch.hpp>
+#include <deeprec/schedule/stale_loop.hpp>
 
 #include "support/children.hpp"
 

@@ -1,9 +1,9 @@
 // Faults of staging/: wake-ups, deadlines, conversions, capacities, fences.
 #include <doctest/doctest.h>
 
-#include <deeprec/staging/mpmc_ring.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/mpmc_ring.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 #if defined(__linux__)
 #  include <linux/membarrier.h>
@@ -20,10 +20,10 @@
 #include <thread>
 #include <utility>
 
-#include "staging/support.hpp"
+#include "queue/support.hpp"
 #include "support/children.hpp"
 #if !defined(DEEPREC_TEST_NO_FIBERS)
-#  include "staging/model/queues.hpp"
+#  include "queue/model/queues.hpp"
 #endif
 
 namespace {

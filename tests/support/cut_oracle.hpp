@@ -1,8 +1,8 @@
 // Cuts by brute force, for tests and benchmarks of smart_stage.
 #pragma once
 
-#include <deeprec/graph/detail/cut_problem.hpp>
-#include <deeprec/graph/detail/stage_region.hpp>
+#include <deeprec/graph/passes/detail/cut_problem.hpp>
+#include <deeprec/graph/passes/detail/stage_region.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Random graphs of ops with a stage in them: for tests and benchmarks.
 #pragma once
 
-#include <deeprec/graph/flat_graph.hpp>
+#include <deeprec/graph/ir/flat_graph.hpp>
 
 #include <cmath>
 #include <cstddef>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <deeprec/core/hash.hpp>
-#include <deeprec/graph/step_graph.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
 
 #include <cstddef>
 #include <cstdint>

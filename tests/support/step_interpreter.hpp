@@ -18,11 +18,11 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/executor_ref.hpp>
-#include <deeprec/graph/detail/step_core.hpp>
-#include <deeprec/graph/detail/step_nodes.hpp>
-#include <deeprec/graph/flat_graph.hpp>
-#include <deeprec/graph/step_graph.hpp>
-#include <deeprec/graph/step_op.hpp>
+#include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/step/detail/step_core.hpp>
+#include <deeprec/graph/step/detail/step_nodes.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
+#include <deeprec/graph/step/step_op.hpp>
 
 namespace deeprec_test {
 

@@ -12,7 +12,7 @@
 
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/exec/device_fault.hpp>
+#include <deeprec/exec/cuda/device_fault.hpp>
 
 namespace deeprec_test {
 
@@ -20,7 +20,7 @@ inline void keep_smallest(deeprec::device_fault* fault, deeprec::errc code, deep
                           deeprec::index_t bag, deeprec::index_t slot, std::int64_t value) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  if (fault->is_behind(table, bag, slot)) {
+  if (fault->comes_after(table, bag, slot)) {
     *fault = {0,
               static_cast<int>(code),
               table,

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/graph/graph_adaptor.hpp>
+#include <deeprec/graph/ir/graph_adaptor.hpp>
 
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/graph.pb.h"

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/graph/apply_cut.hpp>
-#include <deeprec/graph/explain_cut.hpp>
-#include <deeprec/graph/smart_stage.hpp>
+#include <deeprec/graph/passes/apply_cut.hpp>
+#include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
 
 #include "call.hpp"
 #include "graph_def_step.hpp"

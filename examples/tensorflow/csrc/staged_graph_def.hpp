@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <deeprec/graph/apply_cut.hpp>
-#include <deeprec/graph/stage_cut.hpp>
+#include <deeprec/graph/passes/apply_cut.hpp>
+#include <deeprec/graph/passes/stage_cut.hpp>
 
 #include "graph_def_step.hpp"
 

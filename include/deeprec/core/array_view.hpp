@@ -64,14 +64,14 @@ class array_view {
   /// Elements.
   [[nodiscard]] DEEPREC_HD constexpr index_t size() const noexcept { return size_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t size_bytes() const noexcept {
-    return detail::capped_product(size_, index_t{sizeof(T)});
+    return capped_product(size_, index_t{sizeof(T)});
   }
   [[nodiscard]] DEEPREC_HD constexpr bool empty() const noexcept { return size_ == 0; }
 
   /// False for a negative size, null data with a size, and more elements than memory can hold. Reads no
   /// element.
   [[nodiscard]] constexpr bool valid() const noexcept {
-    return size_ == 0 || (size_ > 0 && data_ != nullptr && detail::fits_memory(size_, sizeof(T)));
+    return size_ == 0 || (size_ > 0 && data_ != nullptr && fits_memory(size_, sizeof(T)));
   }
 
   /// Element i. Of device memory: in device code only.

@@ -71,7 +71,7 @@ struct batch_traits<fixed_hotness_view<Id, Space>> {
   static status check(const value_type&) noexcept { return {}; }
   static index_t bytes(const value_type& v) noexcept {
     const index_t each = index_t{sizeof(Id)} + (v.weights() == nullptr ? 0 : index_t{sizeof(float)});
-    return detail::capped_product(v.id_count(), each);
+    return capped_product(v.id_count(), each);
   }
 };
 
@@ -89,7 +89,7 @@ struct batch_traits<coo_view<Id, Row, Space>> {
   static index_t bytes(const value_type& v) noexcept {
     const index_t each = v.row_stride() * index_t{sizeof(Row)} + index_t{sizeof(Id)} +
                          (v.weights() == nullptr ? 0 : index_t{sizeof(float)});
-    return detail::capped_product(v.id_count(), each);
+    return capped_product(v.id_count(), each);
   }
 };
 
@@ -117,7 +117,7 @@ struct batch_traits<matrix_view<T, Space>> {
   }
   static status check(const value_type&) noexcept { return {}; }
   static index_t bytes(const value_type& v) noexcept {
-    return detail::capped_product(detail::capped_product(v.extent(0), v.extent(1)), sizeof(T));
+    return capped_product(capped_product(v.extent(0), v.extent(1)), sizeof(T));
   }
   /// @pre the two have the same shape
   static void accumulate(const value_type& sum, const matrix_view<const float, Space>& part, float weight)
@@ -140,7 +140,7 @@ struct batch_traits<array_view<T, Space>> {
     return {v.data() + first, count};
   }
   static status check(const value_type&) noexcept { return {}; }
-  static index_t bytes(const value_type& v) noexcept { return detail::capped_product(v.size(), sizeof(T)); }
+  static index_t bytes(const value_type& v) noexcept { return capped_product(v.size(), sizeof(T)); }
 };
 template <class T>
 struct batch_traits<std::span<T>> {
@@ -151,7 +151,7 @@ struct batch_traits<std::span<T>> {
     return v.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
   }
   static status check(const value_type&) noexcept { return {}; }
-  static index_t bytes(const value_type& v) noexcept { return detail::capped_product(samples(v), sizeof(T)); }
+  static index_t bytes(const value_type& v) noexcept { return capped_product(samples(v), sizeof(T)); }
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -46,8 +46,8 @@ struct context : environment {
                 "deeprec::context: not an executor. Fix: give it parallel_for(n, grain, body) and "
                 "concurrency() (see deeprec/core/executor.hpp), or pass a deeprec::thread_pool.");
 
-  explicit(false) context(E& who) noexcept : executor(&who) {}
-  context(E& who, const environment& rest) noexcept : environment(rest), executor(&who) {}
+  explicit(false) context(E& given) noexcept : executor(&given) {}
+  context(E& given, const environment& rest) noexcept : environment(rest), executor(&given) {}
 
   /// The tag that selects the backend of a verb: the executor's member type `backend`, else host_backend.
   [[nodiscard]] static constexpr auto backend() noexcept {

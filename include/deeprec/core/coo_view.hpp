@@ -150,8 +150,8 @@ class coo_view {
     if (bags_ < 0 || entries_ < 0) {
       return {errc::shape_mismatch, "coo_view: numbers of bags and entries must not be negative"};
     }
-    if (!detail::fits_memory(detail::capped_product(entries_, row_stride_), sizeof(Row)) ||
-        !detail::fits_memory(entries_, sizeof(Id))) {
+    if (!fits_memory(capped_product(entries_, row_stride_), sizeof(Row)) ||
+        !fits_memory(entries_, sizeof(Id))) {
       return {errc::shape_mismatch, "coo_view: ids must fit in memory"};
     }
     if (entries_ > 0 && rows_ == nullptr) return {errc::shape_mismatch, "coo_view: rows must not be null"};

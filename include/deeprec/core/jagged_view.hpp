@@ -233,8 +233,7 @@ class jagged_view {
 
  private:
   [[nodiscard]] constexpr bool sizes_fit() const noexcept {
-    return bags_ < detail::most_size && detail::fits_memory(bags_ + 1, sizeof(Offset)) &&
-           detail::fits_memory(id_count_, sizeof(Id));
+    return bags_ < most_size && fits_memory(bags_ + 1, sizeof(Offset)) && fits_memory(id_count_, sizeof(Id));
   }
   // The index of the last offset in memory.
   [[nodiscard]] constexpr index_t last_stored() const noexcept {
@@ -280,7 +279,7 @@ class fixed_hotness_view {
   [[nodiscard]] DEEPREC_HD constexpr index_t hotness() const noexcept { return hotness_; }
   /// B * L, capped (sizes.hpp) where validate() refuses the batch.
   [[nodiscard]] DEEPREC_HD constexpr index_t id_count() const noexcept {
-    return detail::capped_product(bags_, hotness_);
+    return capped_product(bags_, hotness_);
   }
   [[nodiscard]] DEEPREC_HD constexpr const Id* ids() const noexcept { return ids_; }
   [[nodiscard]] DEEPREC_HD constexpr const float* weights() const noexcept { return weights_; }
@@ -290,7 +289,7 @@ class fixed_hotness_view {
 
   /// True when the batch is valid and L = 1.
   [[nodiscard]] bool is_one_hot() const noexcept {
-    return hotness_ == 1 && bags_ > 0 && ids_ != nullptr && detail::fits_memory(bags_, sizeof(Id));
+    return hotness_ == 1 && bags_ > 0 && ids_ != nullptr && fits_memory(bags_, sizeof(Id));
   }
 
   /// Reports a negative size, null ids, and more ids than memory can hold.
@@ -302,7 +301,7 @@ class fixed_hotness_view {
     if (bags_ < 0 || hotness_ < 0) {
       return {errc::shape_mismatch, "fixed_hotness_view: numbers of bags and ids must not be negative"};
     }
-    if (!detail::fits_memory(id_count(), sizeof(Id))) {
+    if (!fits_memory(id_count(), sizeof(Id))) {
       return {errc::shape_mismatch, "fixed_hotness_view: ids must fit in memory"};
     }
     if (id_count() > 0 && ids_ == nullptr)

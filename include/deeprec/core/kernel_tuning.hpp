@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <deeprec/core/cache_sizes.hpp>
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/detail/cache_sizes.hpp>
 #include <deeprec/core/dtypes.hpp>
 
 #if DEEPREC_X86

@@ -16,7 +16,7 @@
 
 #include <deeprec/core/config.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The process in which it was made.
 ///
@@ -43,4 +43,4 @@ class process_mark {
   unsigned made_in_;
 };
 
-}}}  // namespace deeprec::DEEPREC_ABI::detail
+}}  // namespace deeprec::DEEPREC_ABI

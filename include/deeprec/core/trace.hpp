@@ -13,7 +13,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// An op of a plan (exec/task_plan.hpp), as a sink sees it.
+/// An op of a plan (plan/task_plan.hpp), as a sink sees it.
 struct traced_op {
   const char* name;  ///< lives as long as the plan
   index_t op;        ///< its number in the plan

@@ -31,15 +31,15 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/result.hpp>
-#include <deeprec/core/unit.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 #include <deeprec/data/text_stream.hpp>
-#include <deeprec/memory/locked_resource.hpp>
+#include <deeprec/support/locked_resource.hpp>
+#include <deeprec/support/unit.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -18,9 +18,9 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/sparse_batch.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

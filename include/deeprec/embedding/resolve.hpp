@@ -18,18 +18,18 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/core/replace.hpp>
 #include <deeprec/core/result.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
-#include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/kernels/batch_groups.hpp>
-#include <deeprec/embedding/kernels/batch_rows.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
-#include <deeprec/embedding/kernels/resolution.hpp>
+#include <deeprec/embedding/kernels/host/batch_groups.hpp>
+#include <deeprec/embedding/kernels/host/batch_rows.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
+#include <deeprec/embedding/kernels/host/resolution.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
+#include <deeprec/support/containers.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/unit.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

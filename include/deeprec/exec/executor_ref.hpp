@@ -10,10 +10,10 @@
 #include <memory>
 #include <type_traits>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
+#include <deeprec/support/bulk.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

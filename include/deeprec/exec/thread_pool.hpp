@@ -272,12 +272,12 @@ class thread_pool {
     int worker = 0;
   };
   static identity& this_thread() noexcept {
-    static thread_local identity who;
-    return who;
+    static thread_local identity self;
+    return self;
   }
   static int worker_of(const thread_pool* pool) noexcept {
-    const identity& who = this_thread();
-    return who.pool == pool ? who.worker : 0;
+    const identity& self = this_thread();
+    return self.pool == pool ? self.worker : 0;
   }
 
   void start_workers(thread_pool_options::pinning pin) {
@@ -392,7 +392,7 @@ class thread_pool {
   const int concurrency_;
   const int processors_;
   const std::size_t task_limit_;
-  const detail::process_mark made_in_;
+  const process_mark made_in_;
 
   detail::bulk_board<> board_;
   std::vector<std::thread> workers_;

@@ -59,7 +59,7 @@ class eigen_executor {
   void parallel_for(index_t n, index_t grain, Body&& body) const {
     detail::run_pieces(n, grain, concurrency_, body, [this](int width, const auto& run) {
       const auto crew = std::make_shared<helpers>();
-      const leave_nobody_behind guard{*crew};
+      const end_on_exit guard{*crew};
       for (int helper = 1; helper < width; ++helper) {
         pool_->Schedule([crew, callee = std::addressof(run)] {
           if (const int worker = crew->enter(); worker > 0) {
@@ -101,9 +101,9 @@ class eigen_executor {
     bool over_ = false;
   };
   // Waits for the helpers also when Schedule throws std::bad_alloc.
-  struct leave_nobody_behind {
+  struct end_on_exit {
     helpers& crew;
-    ~leave_nobody_behind() { crew.end(); }
+    ~end_on_exit() { crew.end(); }
   };
 
   Eigen::ThreadPoolInterface* pool_;

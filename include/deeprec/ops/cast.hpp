@@ -8,8 +8,8 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/ops/expression.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -26,11 +26,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @threads  reentrant; concurrent calls are safe where their outputs share no byte
 /// @error    shape_mismatch, unsupported: as evaluate
 /// @example  @snippet tests/ops/cast_test.cpp cast
-template <class Context, class In, MemorySpace InSpace, class Out, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status cast(Context&& context_or_executor, matrix_view<In, InSpace> in,
-                             matrix_view<Out, OutSpace> out) {
+template <class Context, class In, class Out, MemorySpace Space>
+DEEPREC_PER_UNIT status cast(Context&& context_or_executor, const In& in, matrix_view<Out, Space> out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "cast");
+  const detail::host_call call(ctx, "cast", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   return evaluate(detail::begun(ctx), expr::assign(out, expr::in(in)));
 }

@@ -4,7 +4,7 @@
 //          4  5  6
 //   out    5  7  9           (C)
 //
-// As a part of a matrix product: gemm_desc::column_sums (dense/gemm_desc.hpp), with the same kernel.
+// As a part of a matrix product: gemm_desc::column_sums (dense/gemm/gemm_desc.hpp), with the same kernel.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,17 @@
 #include <utility>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
-#include <deeprec/memory/owns.hpp>
 #include <deeprec/ops/detail/column_sums_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/owns.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -73,7 +73,7 @@ DEEPREC_PER_UNIT status column_sums(Context&& context_or_executor, matrix_view<T
       "deeprec::column_sums: out is no contiguous range of float, written in the space of in. Fix: a "
       "std::vector<float>, or array_view<float>(data, columns).");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "column_sums");
+  const detail::host_call call(ctx, "column_sums", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   const array_view<float, Space> sums(std::forward<Out>(out));
   if (const status s =
@@ -86,23 +86,8 @@ DEEPREC_PER_UNIT status column_sums(Context&& context_or_executor, matrix_view<T
   }
   if (const status s = in.validate("column_sums: in must not be null"); !s) return s;
   if (!sums.valid()) return {errc::shape_mismatch, "column_sums: out must not be null"};
-  return column_sums_on(ctx.backend(), ctx, matrix_view<const element, Space>(in), sums);
-}
-
-template <class... Args>
-status column_sums_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class T, MemorySpace Space>
-DEEPREC_PER_UNIT status column_sums_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
-                                       array_view<float, Space> out) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::column_sums: device memory given to a host context. Fix: copy it, or pass a "
-                "device context.");
-  if (detail::owns(std::tie(std::as_const(out)), in))
-    return {errc::unsupported, "column_sums: out must not overlap in"};
-  detail::sum_columns_on_host(ctx, matrix_view<const T>(in), out.data());
+  if (detail::owns(std::tie(sums), in)) return {errc::unsupported, "column_sums: out must not overlap in"};
+  detail::sum_columns_on_host(ctx, matrix_view<const element>(in), sums.data());
   return {};
 }
 

@@ -21,18 +21,18 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
-#include <deeprec/memory/owns.hpp>
-#include <deeprec/ops/key_seed.hpp>
-#include <deeprec/ops/number_keys.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/first_fault.hpp>
+#include <deeprec/support/key_seed.hpp>
+#include <deeprec/support/number_keys.hpp>
+#include <deeprec/support/owns.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -126,7 +126,7 @@ DEEPREC_PER_UNIT status dedup_rows(Context&& context_or_executor, matrix_view<T,
   static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::dedup_rows: the elements are not trivially copyable. Fix: rows of numbers.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "dedup_rows");
+  const detail::host_call call(ctx, "dedup_rows", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (const status s = rows.validate(); !s) return s.in_operation("dedup_rows");
   const auto count = static_cast<std::uint64_t>(rows.extent(0));
@@ -135,83 +135,23 @@ DEEPREC_PER_UNIT status dedup_rows(Context&& context_or_executor, matrix_view<T,
     return {errc::unsupported,
             "dedup_rows: the number of rows must be below 2^32 - 1 and fit the index type of out"};
   }
-  return detail::or_out_of_memory("dedup_rows", [&] {
-    return dedup_rows_on(ctx.backend(), ctx, matrix_view<const std::remove_const_t<T>, Space>(rows), out);
-  });
-}
-
-template <class... Args>
-status dedup_rows_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class T, MemorySpace Space, class Index>
-DEEPREC_PER_UNIT status dedup_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
-                                      unique_rows<Index>& out) {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::dedup_rows: device memory given to a host context. Fix: copy it first.");
-  const index_t n = rows.extent(0);
-  const matrix_view<const T> in(rows);
-  if (detail::owns(detail::arrays_of(out), in))
-    return {errc::unsupported, "dedup_rows: out must not own the rows"};
-  // All allocations, before anything is written.
-  std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
-  std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_entries(n), ctx.memory);
-  out.rows.reserve(static_cast<std::size_t>(n));
-  out.inverse.reserve(static_cast<std::size_t>(n));
-  detail::hash_rows(ctx, in, hashes.data());
-  out.rows.clear();
-  out.inverse.resize(static_cast<std::size_t>(n));
-  detail::row_keys<T, Index> keys{in, hashes.data(), out.rows};
-  if (n > 0) detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());
-  return {};
-}
-
-/// out row b = row inverse[b] of rows: undoes dedup_rows, or gathers any rows.
-///
-/// @shape    rows (U,D), any row stride · inverse (B), as data() and size() · out (B,D), any row stride
-/// @dtype    rows and out: one trivially copyable type; inverse: integers of 32 or 64 bits
-/// @space    all reachable from the context
-/// @pre      out shares no byte with rows or inverse
-/// @numerics bits are copied; the same for any number of threads
-/// @cost     O(B*D): a copy for each row. No allocation
-/// @threads  reentrant
-/// @error    shape_mismatch; id_out_of_range (position, value) of the first number outside [0, U). On an
-///           error nothing is written
-/// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
-template <class Context, class T, MemorySpace Space, class Numbers, class Out, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status gather_rows(Context&& context_or_executor, matrix_view<T, Space> rows,
-                                    const Numbers& inverse, matrix_view<Out, OutSpace> out) {
-  static_assert(std::is_same_v<std::remove_const_t<T>, Out>,
-                "deeprec::gather_rows: rows and out have different element types, or out is read only. Fix: "
-                "one type for both; rows are copied, not converted.");
-  static_assert(std::is_trivially_copyable_v<Out>,
-                "deeprec::gather_rows: the elements are not trivially copyable. Fix: rows of numbers.");
-  static_assert(IdRange<Numbers>,
-                "deeprec::gather_rows: inverse is no list of integers of 32 or 64 bits. Fix: "
-                "std::span(pointer, count), a std::vector or an array_view of them.");
-  const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "gather_rows");
-  if (!call) return call.stopped();
-  const auto numbers = id_view(inverse);
-  if (const status s = detail::expect_size(out.extent(1), rows.extent(1),
-                                           "gather_rows: out.extent(1) must be rows.extent(1)");
-      !s) {
-    return s;
-  }
-  if (const status s = detail::expect_size(out.extent(0), numbers.size(),
-                                           "gather_rows: out.extent(0) must be inverse.size()");
-      !s) {
-    return s;
-  }
-  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
-    return {errc::shape_mismatch, "gather_rows: out.stride(0) must be at least out.extent(1)"};
-  }
-  if (const status s = rows.validate(); !s) return s.in_operation("gather_rows");
-  if (const status s = out.validate(); !s) return s.in_operation("gather_rows");
-  return detail::or_out_of_memory("gather_rows", [&] {
-    return gather_rows_on(ctx.backend(), ctx, matrix_view<const Out, Space>(rows), numbers,
-                          matrix_view<Out, OutSpace>(out));
+  return detail::or_out_of_memory("dedup_rows", [&]() -> status {
+    using element = std::remove_const_t<T>;
+    const index_t n = rows.extent(0);
+    const matrix_view<const element> in(rows);
+    if (detail::owns(detail::arrays_of(out), in))
+      return {errc::unsupported, "dedup_rows: out must not own the rows"};
+    // All allocations, before anything is written.
+    std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);
+    std::pmr::vector<std::uint32_t> table(n == 0 ? 0 : detail::key_entries(n), ctx.memory);
+    out.rows.reserve(static_cast<std::size_t>(n));
+    out.inverse.reserve(static_cast<std::size_t>(n));
+    detail::hash_rows(ctx, in, hashes.data());
+    out.rows.clear();
+    out.inverse.resize(static_cast<std::size_t>(n));
+    detail::row_keys<element, Index> keys{in, hashes.data(), out.rows};
+    if (n > 0) detail::number_keys(std::span<std::uint32_t>(table), n, keys, out.inverse.data());
+    return {};
   });
 }
 
@@ -225,43 +165,74 @@ std::uint64_t row_number(const Index* numbers, index_t b) noexcept {
 
 }  // namespace detail
 
-template <class... Args>
-status gather_rows_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class T, MemorySpace Space, class Index, MemorySpace OfNumbers, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status gather_rows_on(host_backend, const Context& ctx, matrix_view<const T, Space> rows,
-                                       array_view<const Index, OfNumbers> inverse,
-                                       matrix_view<T, OutSpace> out) {
-  static_assert(reachable_as<Space, host_space> && reachable_as<OfNumbers, host_space> &&
-                    reachable_as<OutSpace, host_space>,
-                "deeprec::gather_rows: device memory given to a host context. Fix: copy it first.");
-  const index_t n = out.extent(0);
-  const Index* const numbers = inverse.data();
-  const auto limit = static_cast<std::uint64_t>(rows.extent(0));
-  const auto check = [=](index_t begin, index_t end) -> status {
-    bool any = false;
-    for (index_t b = begin; b < end; ++b) any |= detail::row_number(numbers, b) >= limit;
-    if (!any) return {};
-    index_t b = begin;
-    while (detail::row_number(numbers, b) < limit) ++b;
-    return {errc::id_out_of_range,
-            "gather_rows: inverse must be in [0, U)",
-            {.position = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
-  };
-  if (const status s = detail::first_fault(ctx, {n, index_t{1} << 16, static_cast<double>(n)}, check); !s)
+/// out row b = row inverse[b] of rows: undoes dedup_rows, or gathers any rows.
+///
+/// @shape    rows (U,D), any row stride · inverse (B), as data() and size() · out (B,D), any row stride
+/// @dtype    rows and out: one trivially copyable type; inverse: integers of 32 or 64 bits
+/// @space    all reachable from the context
+/// @pre      out shares no byte with rows or inverse
+/// @numerics bits are copied; the same for any number of threads
+/// @cost     O(B*D): a copy for each row. No allocation
+/// @threads  reentrant
+/// @error    shape_mismatch; id_out_of_range (position, value) of the first number outside [0, U). On an
+///           error nothing is written
+/// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
+template <class Context, class Numbers, class T, MemorySpace Space>
+DEEPREC_PER_UNIT status gather_rows(Context&& context_or_executor, matrix_arg<const T, Space> rows,
+                                    const Numbers& inverse, matrix_view<T, Space> out) {
+  static_assert(!std::is_const_v<T>,
+                "deeprec::gather_rows: out is read only. Fix: matrix_view<float>, not <const float>.");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "deeprec::gather_rows: the elements are not trivially copyable. Fix: rows of numbers.");
+  static_assert(IdRange<Numbers>,
+                "deeprec::gather_rows: inverse is no list of integers of 32 or 64 bits. Fix: "
+                "std::span(pointer, count), a std::vector or an array_view of them.");
+  const auto ctx = detail::as_context(context_or_executor);
+  const auto list = id_view(inverse);
+  const detail::host_call call(ctx, "gather_rows", detail::in_spaces<Space, typename decltype(list)::space>);
+  if (!call) return call.stopped();
+  if (const status s = detail::expect_size(out.extent(1), rows.extent(1),
+                                           "gather_rows: out.extent(1) must be rows.extent(1)");
+      !s) {
     return s;
-  if (out.empty()) return {};
-  const auto bytes = static_cast<std::size_t>(out.extent(1)) * sizeof(T);
-  const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));
-  const double ns = detail::ns_of_row(*ctx.tuning, rows.extent(0), static_cast<index_t>(bytes));
-  detail::run_bulk(ctx, {n, grain, ns * static_cast<double>(n)}, [&](index_t begin, index_t end, int) {
-    for (index_t b = begin; b < end; ++b) {
-      std::memcpy(out.row(b), rows.row(static_cast<index_t>(detail::row_number(numbers, b))), bytes);
-    }
+  }
+  if (const status s = detail::expect_size(out.extent(0), list.size(),
+                                           "gather_rows: out.extent(0) must be inverse.size()");
+      !s) {
+    return s;
+  }
+  if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
+    return {errc::shape_mismatch, "gather_rows: out.stride(0) must be at least out.extent(1)"};
+  }
+  if (const status s = rows.validate(); !s) return s.in_operation("gather_rows");
+  if (const status s = out.validate(); !s) return s.in_operation("gather_rows");
+  return detail::or_out_of_memory("gather_rows", [&]() -> status {
+    const index_t n = out.extent(0);
+    const auto* const numbers = list.data();
+    const auto limit = static_cast<std::uint64_t>(rows.extent(0));
+    const auto check = [=](index_t begin, index_t end) -> status {
+      bool any = false;
+      for (index_t b = begin; b < end; ++b) any |= detail::row_number(numbers, b) >= limit;
+      if (!any) return {};
+      index_t b = begin;
+      while (detail::row_number(numbers, b) < limit) ++b;
+      return {errc::id_out_of_range,
+              "gather_rows: inverse must be in [0, U)",
+              {.position = b, .value = static_cast<std::int64_t>(detail::row_number(numbers, b))}};
+    };
+    if (const status s = detail::first_fault(ctx, {n, index_t{1} << 16, static_cast<double>(n)}, check); !s)
+      return s;
+    if (out.empty()) return {};
+    const auto bytes = static_cast<std::size_t>(out.extent(1)) * sizeof(T);
+    const index_t grain = detail::rows_per_piece(static_cast<index_t>(bytes));
+    const double ns = detail::ns_of_row(*ctx.tuning, rows.extent(0), static_cast<index_t>(bytes));
+    detail::run_bulk(ctx, {n, grain, ns * static_cast<double>(n)}, [&](index_t begin, index_t end, int) {
+      for (index_t b = begin; b < end; ++b) {
+        std::memcpy(out.row(b), rows.row(static_cast<index_t>(detail::row_number(numbers, b))), bytes);
+      }
+    });
+    return {};
   });
-  return {};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -18,22 +18,22 @@
 #include <type_traits>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/dynamic_stitch_args.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/first_fault.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/ops/detail/dynamic_stitch.inl"
 #include <deeprec/simd/foreach_region.hpp>
@@ -103,7 +103,7 @@ status stitch_fault(index_t table, index_t position, Index number) noexcept {
           {.table = table, .position = position, .value = std::int64_t{number}}};
 }
 
-/// The operands one behind the other: the place of row i of operand k is starts[k] + i.
+/// The operands one after the other: the place of row i of operand k is starts[k] + i.
 struct stitch_places {
   std::span<const index_t> starts;  // one more than operands
 
@@ -132,6 +132,63 @@ inline void stitch_record(std::uint64_t* last, std::uint64_t place) noexcept {
 
 }  // namespace detail
 
+namespace detail {
+
+/// The rows of all operands, and how they are shared between threads.
+struct stitch_job {
+  index_t rows;
+  index_t grain;
+  double ns;
+  index_t out_rows;
+  bool has_columns;
+};
+
+/// Each thread takes a piece of the rows of all operands. check(k, begin, end) refuses indices of operand k;
+/// stitch(k, begin, end, last, start) copies its rows that `last`, by their places, says are written last.
+template <class Context, class List, class Check, class Stitch>
+DEEPREC_PER_UNIT status stitch_in_parallel(const Context& ctx, const stitch_job& job, std::span<List> indices,
+                                           const Check& check, const Stitch& stitch) {
+  const auto operands = static_cast<index_t>(indices.size());
+  scratch_block scratch(ctx.memory, capped_sum(scratch_block::bytes_of<index_t>(operands + 1),
+                                               scratch_block::bytes_of<std::uint64_t>(job.out_rows)));
+  const std::span<index_t> starts = scratch.take<index_t>(operands + 1);
+  const std::span<std::uint64_t> last = scratch.take<std::uint64_t>(job.out_rows);
+  starts[0] = 0;
+  for (std::size_t k = 0; k < indices.size(); ++k) starts[k + 1] = capped_sum(starts[k], indices[k].size());
+  const stitch_places places{starts};
+  constexpr index_t check_grain = index_t{1} << 15;
+  run_bulk(ctx, {job.out_rows, check_grain, ns_of_bytes(*ctx.tuning, 8 * job.out_rows)},
+           [&](index_t begin, index_t end, int) {
+             for (index_t b = begin; b < end; ++b) last[static_cast<std::size_t>(b)] = 0;
+           });
+  const auto check_places = [&](index_t begin, index_t end) {
+    status found;
+    places.each(begin, end, [&](std::size_t k, index_t first, index_t stop) {
+      found = check(k, first, stop);
+      if (!found) return false;
+      const auto* const numbers = indices[k].data();
+      const auto place = static_cast<std::uint64_t>(starts[k]) + 1;
+      for (index_t i = first; i < stop; ++i) {
+        stitch_record(&last[static_cast<std::size_t>(numbers[i])], place + static_cast<std::uint64_t>(i));
+      }
+      return true;
+    });
+    return found;
+  };
+  const double check_ns = 3.0 * static_cast<double>(job.rows);
+  if (const status s = first_fault(ctx, {job.rows, check_grain, check_ns}, check_places); !s) return s;
+  if (!job.has_columns) return {};
+  run_bulk(ctx, {job.rows, job.grain, job.ns}, [&](index_t begin, index_t end, int) {
+    places.each(begin, end, [&](std::size_t k, index_t first, index_t stop) {
+      stitch(k, first, stop, last.data(), starts[k]);
+      return true;
+    });
+  });
+  return {};
+}
+
+}  // namespace detail
+
 /// out row indices[k][i] = data[k] row i; of rows with one index, the last stays: the largest k, then the
 /// largest i.
 ///
@@ -152,35 +209,43 @@ inline void stitch_record(std::uint64_t* last, std::uint64_t place) noexcept {
 ///           an error nothing is written
 /// @example  @snippet tests/ops/dynamic_stitch_test.cpp dynamic_stitch
 /// @source   the DynamicStitch operator of TensorFlow
-template <class Context, class Indices, class Data, class Out, MemorySpace OutSpace>
+template <class Context, class Indices, class Data, class Out>
 DEEPREC_PER_UNIT status dynamic_stitch(Context&& context_or_executor, const Indices& indices,
-                                       const Data& data, matrix_view<Out, OutSpace> out) {
+                                       const Data& data, const Out& out) {
   static_assert(StitchIndices<Indices>,
                 "deeprec::dynamic_stitch: indices is no contiguous range of array_views of std::int32_t or "
                 "std::int64_t. Fix: std::vector<array_view<const std::int64_t>>, one for each matrix.");
   static_assert(StitchData<Data>,
                 "deeprec::dynamic_stitch: data is no contiguous range of matrix_views. Fix: "
                 "std::vector<matrix_view<const float>>, one for each array of indices.");
-  static_assert(!std::is_const_v<Out>,
+  static_assert(
+      detail::is_matrix_view<Out>,
+      "deeprec::dynamic_stitch: out is no matrix_view. Fix: matrix_view<float>(data, rows, columns).");
+  using element = typename Out::element_type;
+  static_assert(!std::is_const_v<element>,
                 "deeprec::dynamic_stitch: out is read only. Fix: matrix_view<float>, not <const float>.");
-  static_assert(std::is_same_v<typename detail::element_of<const Data>::value_type, Out>,
+  using Matrix = detail::element_of<const Data>;
+  static_assert(std::is_same_v<typename Matrix::value_type, element>,
                 "deeprec::dynamic_stitch: data and out have different element types. Fix: one type for all; "
                 "rows are copied, not converted.");
-  static_assert(std::is_trivially_copyable_v<Out>,
+  static_assert(std::is_trivially_copyable_v<element>,
                 "deeprec::dynamic_stitch: the elements are not trivially copyable. Fix: stitch rows of "
                 "indices or pointers.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "dynamic_stitch");
+  using List = detail::element_of<const Indices>;
+  const detail::host_call call(
+      ctx, "dynamic_stitch",
+      detail::in_spaces<typename List::space, typename Matrix::space, typename Out::space>);
   if (!call) return call.stopped();
   const std::span numbers(std::ranges::data(indices), std::ranges::size(indices));
-  const std::span rows(std::ranges::data(data), std::ranges::size(data));
-  if (const status s = detail::expect_size(rows.size(), numbers.size(),
+  const std::span matrices(std::ranges::data(data), std::ranges::size(data));
+  if (const status s = detail::expect_size(matrices.size(), numbers.size(),
                                            "dynamic_stitch: data.size() must be indices.size()");
       !s) {
     return s;
   }
-  for (std::size_t k = 0; k < rows.size(); ++k) {
-    if (const status s = detail::stitch_operand_fits(numbers[k], rows[k], out.extent(1)); !s) {
+  for (std::size_t k = 0; k < matrices.size(); ++k) {
+    if (const status s = detail::stitch_operand_fits(numbers[k], matrices[k], out.extent(1)); !s) {
       return s.in_table(static_cast<index_t>(k));
     }
   }
@@ -188,112 +253,58 @@ DEEPREC_PER_UNIT status dynamic_stitch(Context&& context_or_executor, const Indi
     return {errc::shape_mismatch, "dynamic_stitch: out.stride(0) must be at least out.extent(1)"};
   }
   if (const status s = out.validate("dynamic_stitch: out must not be null"); !s) return s;
-  return detail::or_out_of_memory("dynamic_stitch", [&] {
-    return dynamic_stitch_on(ctx.backend(), ctx, numbers, rows, matrix_view<Out, OutSpace>(out));
-  });
-}
-
-template <class... Args>
-status dynamic_stitch_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class Indices, class Matrix, class T, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status dynamic_stitch_on(host_backend, const Context& ctx, std::span<Indices> indices,
-                                          std::span<Matrix> data, matrix_view<T, OutSpace> out) {
-  static_assert(reachable_as<typename Indices::space, host_space> &&
-                    reachable_as<typename Matrix::space, host_space> && reachable_as<OutSpace, host_space>,
-                "deeprec::dynamic_stitch: device memory given to a host context. Fix: copy it, or pass a "
-                "device context.");
-  using Index = typename Indices::value_type;
-  const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
-  const detail::byte_rows<std::byte> to{reinterpret_cast<std::byte*>(out.data_handle()), read_out.count,
-                                        read_out.stride, read_out.width};
-  index_t rows = 0;
-  for (std::size_t k = 0; k < data.size(); ++k) {
-    if (const status s = detail::stitch_overlap(detail::bytes_of(data[k]), indices[k].data(), read_out); !s) {
-      return s.in_table(static_cast<index_t>(k));
-    }
-    rows = detail::capped_sum(rows, indices[k].size());
-  }
-  const index_t bytes = to.width * to.count;
-  const bool streamed = bytes > ctx.tuning->own_cache_bytes && to.width >= detail::line_bytes &&
-                        (detail::has_whole_lines(to) || to.width >= 8 * detail::line_bytes);
-  const auto stitch = [&](std::size_t k, index_t begin, index_t end, const std::uint64_t* last,
-                          index_t start) {
-    const detail::stitch_args<Index> args{
-        indices[k].data(),
-        detail::bytes_of(data[k]),
-        to,
-        streamed || bytes > detail::stitch_fetch_above ? detail::stitch_rows_ahead(to.width) : 0,
-        streamed ? detail::store_kind::streamed : detail::store_kind::cached,
-        !streamed,
-        last,
-        static_cast<std::uint64_t>(start)};
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { stitch_rows(region, args, begin, end); });
-  };
-  const auto check = [&](std::size_t k, index_t begin, index_t end) -> status {
-    const Index* const numbers = indices[k].data();
-    const index_t at = with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      return first_outside(region, numbers, to.count, begin, end);
-    });
-    return at == end ? status() : detail::stitch_fault(static_cast<index_t>(k), at, numbers[at]);
-  };
-  const index_t row_bytes = to.width + static_cast<index_t>(sizeof(Index));
-  const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / row_bytes);
-  const double ns = detail::ns_of_bytes(*ctx.tuning, 2 * detail::capped_product(rows, row_bytes));
-
-  if (rows <= grain || !detail::is_shared(ctx, ns)) {  // in the order of the operands
-    for (std::size_t k = 0; k < data.size(); ++k) {
-      if (const status s = check(k, 0, indices[k].size()); !s) return s;
-    }
-    for (std::size_t k = 0; k < data.size() && to.width > 0; ++k) stitch(k, 0, indices[k].size(), nullptr, 0);
-    return {};
-  }
-
-  detail::scratch_block scratch(
-      ctx.memory,
-      detail::capped_sum(detail::scratch_block::bytes_of<index_t>(static_cast<index_t>(data.size()) + 1),
-                         detail::scratch_block::bytes_of<std::uint64_t>(to.count)));
-  const std::span<index_t> starts = scratch.take<index_t>(static_cast<index_t>(data.size()) + 1);
-  const std::span<std::uint64_t> last = scratch.take<std::uint64_t>(to.count);
-  starts[0] = 0;
-  for (std::size_t k = 0; k < data.size(); ++k) {
-    starts[k + 1] = detail::capped_sum(starts[k], indices[k].size());
-  }
-  const detail::stitch_places places{starts};
-  constexpr index_t check_grain = index_t{1} << 15;
-  detail::run_bulk(ctx, {to.count, check_grain, detail::ns_of_bytes(*ctx.tuning, 8 * to.count)},
-                   [&](index_t begin, index_t end, int) {
-                     for (index_t b = begin; b < end; ++b) last[static_cast<std::size_t>(b)] = 0;
-                   });
-  const auto check_places = [&](index_t begin, index_t end) {
-    status found;
-    places.each(begin, end, [&](std::size_t k, index_t first, index_t behind) {
-      found = check(k, first, behind);
-      if (!found) return false;
-      const Index* const numbers = indices[k].data();
-      const auto place = static_cast<std::uint64_t>(starts[k]) + 1;
-      for (index_t i = first; i < behind; ++i) {
-        detail::stitch_record(&last[static_cast<std::size_t>(numbers[i])],
-                              place + static_cast<std::uint64_t>(i));
+  return detail::or_out_of_memory("dynamic_stitch", [&]() -> status {
+    using Index = typename List::value_type;
+    const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
+    const detail::byte_rows<std::byte> to{reinterpret_cast<std::byte*>(out.data_handle()), read_out.count,
+                                          read_out.stride, read_out.width};
+    index_t rows = 0;
+    for (std::size_t k = 0; k < matrices.size(); ++k) {
+      if (const status s = detail::stitch_overlap(detail::bytes_of(matrices[k]), numbers[k].data(), read_out);
+          !s) {
+        return s.in_table(static_cast<index_t>(k));
       }
-      return true;
-    });
-    return found;
-  };
-  if (const status s =
-          detail::first_fault(ctx, {rows, check_grain, 3.0 * static_cast<double>(rows)}, check_places);
-      !s)
-    return s;
-  if (to.width == 0) return {};
-  detail::run_bulk(ctx, {rows, grain, ns}, [&](index_t begin, index_t end, int) {
-    places.each(begin, end, [&](std::size_t k, index_t first, index_t behind) {
-      stitch(k, first, behind, last.data(), starts[k]);
-      return true;
-    });
+      rows = capped_sum(rows, numbers[k].size());
+    }
+    const index_t bytes = to.width * to.count;
+    const bool streamed = bytes > ctx.tuning->own_cache_bytes && to.width >= detail::line_bytes &&
+                          (detail::has_whole_lines(to) || to.width >= 8 * detail::line_bytes);
+    const auto stitch = [&](std::size_t k, index_t begin, index_t end, const std::uint64_t* last,
+                            index_t start) {
+      const detail::stitch_args<Index> args{
+          numbers[k].data(),
+          detail::bytes_of(matrices[k]),
+          to,
+          streamed || bytes > detail::stitch_fetch_above ? detail::stitch_rows_ahead(to.width) : 0,
+          streamed ? detail::store_kind::streamed : detail::store_kind::cached,
+          !streamed,
+          last,
+          static_cast<std::uint64_t>(start)};
+      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) { stitch_rows(region, args, begin, end); });
+    };
+    const auto check = [&](std::size_t k, index_t begin, index_t end) -> status {
+      const Index* const list = numbers[k].data();
+      const index_t at = with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+        return first_outside(region, list, to.count, begin, end);
+      });
+      return at == end ? status() : detail::stitch_fault(static_cast<index_t>(k), at, list[at]);
+    };
+    const index_t row_bytes = to.width + static_cast<index_t>(sizeof(Index));
+    const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / row_bytes);
+    const double ns = detail::ns_of_bytes(*ctx.tuning, 2 * capped_product(rows, row_bytes));
+
+    if (rows <= grain || !detail::is_shared(ctx, ns)) {  // in the order of the operands
+      for (std::size_t k = 0; k < matrices.size(); ++k) {
+        if (const status s = check(k, 0, numbers[k].size()); !s) return s;
+      }
+      for (std::size_t k = 0; k < matrices.size() && to.width > 0; ++k)
+        stitch(k, 0, numbers[k].size(), nullptr, 0);
+      return {};
+    }
+
+    const detail::stitch_job job{rows, grain, ns, to.count, to.width > 0};
+    return detail::stitch_in_parallel(ctx, job, numbers, check, stitch);
   });
-  return {};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

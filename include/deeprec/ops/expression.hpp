@@ -25,20 +25,20 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/expression_checks.hpp>
 #include <deeprec/ops/detail/expression_nodes.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/places.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/ops/detail/expression.inl"
 #include <deeprec/simd/foreach_region.hpp>
@@ -427,52 +427,43 @@ DEEPREC_PER_UNIT status evaluate(Context&& context_or_executor, const Assignment
   static_assert(sizeof...(Assignments) > 0 && (expr::detail::is_assignment<Assignments> && ...),
                 "deeprec::evaluate: takes assignments. Fix: evaluate(ctx, expr::assign(out, expression)).");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "evaluate");
+  const detail::host_call call(ctx, "evaluate");
   if (!call) return call.stopped();
-  return detail::or_out_of_memory(
-      "evaluate", [&] { return evaluate_on(ctx.backend(), ctx, expr::detail::parts_of(assignments...)); });
-}
-
-template <class... Args>
-status evaluate_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class... Assignments>
-DEEPREC_PER_UNIT status evaluate_on(host_backend, const Context& ctx,
-                                    const expr::detail::parts<Assignments...>& all) {
-  constexpr index_t leaf_count = (0 + ... + Assignments::operands);
-  expr::detail::operand leaves[leaf_count + 1];
-  expr::detail::operand* end_of_leaves = leaves;
-  all.list(end_of_leaves);
-  expr::detail::operand outs[sizeof...(Assignments)];
-  expr::detail::operand* end_of_outs = outs;
-  all.each([&](const auto& assignment) { *end_of_outs++ = assignment.out(); });
-  expr::detail::layout found;
-  if (const status s = expr::detail::check_operands(outs, sizeof...(Assignments), leaves, leaf_count, found);
-      !s) {
-    return s;
-  }
-  const index_t rows = outs[0].rows, columns = outs[0].columns;
-  if (rows == 0 || columns == 0) return {};
-  const bool one_row = found.contiguous && !(Assignments::by_row || ...);
-  const index_t out_bytes = (Assignments::out_bytes + ...);
-  index_t bytes = out_bytes;  // of one element
-  for (const auto* leaf = leaves; leaf < end_of_leaves; ++leaf) {
-    if (leaf->how == expr::detail::form::matrix) bytes += expr::detail::size_of(leaf->type);
-  }
-  const index_t elements = detail::capped_product(rows, columns);
-  const bool streamed =
-      !found.in_place && detail::capped_product(elements, out_bytes) > ctx.tuning->kept_bytes;
-  const expr::detail::job<Assignments...> work(all, one_row ? 1 : rows, one_row ? rows * columns : columns,
-                                               streamed);
-  const index_t grain = (std::max)(index_t{1}, expr::detail::piece_bytes / (bytes * work.piece));
-  const double ns = detail::ns_of_bytes(*ctx.tuning, detail::capped_product(elements, bytes));
-  detail::run_bulk(ctx, {work.pieces(), grain, ns}, [&](index_t begin, index_t end, int) {
-    with_isa_up_to_avx512(ctx.instruction_set,
-                          [&](auto region) { evaluate_pieces(region, work, begin, end); });
+  return detail::or_out_of_memory("evaluate", [&]() -> status {
+    const expr::detail::parts<Assignments...> all = expr::detail::parts_of(assignments...);
+    constexpr index_t leaf_count = (0 + ... + Assignments::operands);
+    expr::detail::operand leaves[leaf_count + 1];
+    expr::detail::operand* end_of_leaves = leaves;
+    all.list(end_of_leaves);
+    expr::detail::operand outs[sizeof...(Assignments)];
+    expr::detail::operand* end_of_outs = outs;
+    all.each([&](const auto& assignment) { *end_of_outs++ = assignment.out(); });
+    expr::detail::layout found;
+    if (const status s =
+            expr::detail::check_operands(outs, sizeof...(Assignments), leaves, leaf_count, found);
+        !s) {
+      return s;
+    }
+    const index_t rows = outs[0].rows, columns = outs[0].columns;
+    if (rows == 0 || columns == 0) return {};
+    const bool one_row = found.contiguous && !(Assignments::by_row || ...);
+    const index_t out_bytes = (Assignments::out_bytes + ...);
+    index_t bytes = out_bytes;  // of one element
+    for (const auto* leaf = leaves; leaf < end_of_leaves; ++leaf) {
+      if (leaf->kind == expr::detail::form::matrix) bytes += expr::detail::size_of(leaf->type);
+    }
+    const index_t elements = capped_product(rows, columns);
+    const bool streamed = !found.in_place && capped_product(elements, out_bytes) > ctx.tuning->kept_bytes;
+    const expr::detail::job<Assignments...> work(all, one_row ? 1 : rows, one_row ? rows * columns : columns,
+                                                 streamed);
+    const index_t grain = (std::max)(index_t{1}, expr::detail::piece_bytes / (bytes * work.piece));
+    const double ns = detail::ns_of_bytes(*ctx.tuning, capped_product(elements, bytes));
+    detail::run_bulk(ctx, {work.pieces(), grain, ns}, [&](index_t begin, index_t end, int) {
+      with_isa_up_to_avx512(ctx.instruction_set,
+                            [&](auto region) { evaluate_pieces(region, work, begin, end); });
+    });
+    return {};
   });
-  return {};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

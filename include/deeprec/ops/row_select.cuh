@@ -15,8 +15,8 @@
 
 #include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/exec/cuda/warp_team.cuh>
 #include <deeprec/ops/row_select.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -82,16 +82,13 @@ status launch_select(DEEPREC_DEVICE::device_select args, index_t width, cudaStre
 
 }  // namespace detail
 
-template <class Context, MemorySpace CondSpace, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
-          MemorySpace OutSpace>
-[[gnu::visibility("hidden")]] status row_select_on(cuda_backend, const Context& ctx,
-                                                   array_view<const unsigned char, CondSpace> cond,
-                                                   matrix_view<const T, ThenSpace> then,
-                                                   matrix_view<const T, OtherwiseSpace> otherwise,
-                                                   matrix_view<T, OutSpace> out) {
+template <class Context, class Bytes, class T, MemorySpace Space>
+[[gnu::visibility("hidden")]] status row_select_on(cuda_backend, const Context& ctx, const Bytes& cond,
+                                                   matrix_arg<const T, Space> then,
+                                                   matrix_arg<const T, Space> otherwise,
+                                                   matrix_view<T, Space> out) {
   static_assert(
-      reachable_as<CondSpace, device_space> && reachable_as<ThenSpace, device_space> &&
-          reachable_as<OtherwiseSpace, device_space> && reachable_as<OutSpace, device_space>,
+      reachable_as<typename Bytes::space, device_space> && reachable_as<Space, device_space>,
       "deeprec::row_select: host memory given to a CUDA context. Fix: copy it to the device and use "
       "views with device_space.");
   if (out.empty()) return {};

@@ -15,19 +15,19 @@
 #include <type_traits>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/row_select_args.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/ops/detail/row_select.inl"
 #include <deeprec/simd/foreach_region.hpp>
@@ -119,28 +119,22 @@ inline status select_overlaps(const unsigned char* cond, const byte_rows<const s
 ///           error nothing is written
 /// @example  @snippet tests/ops/row_select_test.cpp row_select
 /// @source   the AVX-512 Select operator of DeepRec, which loads both rows
-template <class Context, class Condition, class Then, MemorySpace ThenSpace, class Otherwise,
-          MemorySpace OtherwiseSpace, class Out, MemorySpace OutSpace>
+template <class Context, class Condition, class T, MemorySpace Space>
 DEEPREC_PER_UNIT status row_select(Context&& context_or_executor, const Condition& cond,
-                                   matrix_view<Then, ThenSpace> then,
-                                   matrix_view<Otherwise, OtherwiseSpace> otherwise,
-                                   matrix_view<Out, OutSpace> out) {
+                                   matrix_arg<const T, Space> then, matrix_arg<const T, Space> otherwise,
+                                   matrix_view<T, Space> out) {
   static_assert(RowCondition<Condition>,
                 "deeprec::row_select: cond is no contiguous range of bool or std::uint8_t. Fix: "
                 "array_view<const bool>(data, rows); std::vector<bool> has no bytes to look at.");
-  static_assert(!std::is_const_v<Out>,
+  static_assert(!std::is_const_v<T>,
                 "deeprec::row_select: out is read only. Fix: matrix_view<float>, not <const float>.");
-  static_assert(
-      std::is_same_v<std::remove_cv_t<Then>, Out> && std::is_same_v<std::remove_cv_t<Otherwise>, Out>,
-      "deeprec::row_select: then, otherwise and out have different element types. Fix: one "
-      "type for all; rows are copied, not converted.");
-  static_assert(std::is_trivially_copyable_v<Out>,
+  static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::row_select: the elements are not trivially copyable. Fix: select rows of "
                 "indices or pointers.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "row_select");
-  if (!call) return call.stopped();
   const auto bytes = detail::condition_bytes(cond);
+  const detail::verb_call call(ctx, "row_select", detail::in_spaces<typename decltype(bytes)::space, Space>);
+  if (!call) return call.stopped();
   const index_t rows = out.extent(0);
   if (const status s =
           detail::expect_size(bytes.size(), rows, "row_select: cond.size() must be out.extent(0)");
@@ -175,10 +169,8 @@ DEEPREC_PER_UNIT status row_select(Context&& context_or_executor, const Conditio
       !s)
     return s;
   if (const status s = out.validate("row_select: out must not be null"); !s) return s;
-  return detail::or_out_of_memory("row_select", [&] {
-    return row_select_on(ctx.backend(), ctx, bytes, matrix_view<const Out, ThenSpace>(then),
-                         matrix_view<const Out, OtherwiseSpace>(otherwise), matrix_view<Out, OutSpace>(out));
-  });
+  return detail::or_out_of_memory(
+      "row_select", [&] { return row_select_on(ctx.backend(), ctx, bytes, then, otherwise, out); });
 }
 
 template <class... Args>
@@ -186,17 +178,10 @@ status row_select_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, MemorySpace CondSpace, class T, MemorySpace ThenSpace, MemorySpace OtherwiseSpace,
-          MemorySpace OutSpace>
-DEEPREC_PER_UNIT status row_select_on(host_backend, const Context& ctx,
-                                      array_view<const unsigned char, CondSpace> cond,
-                                      matrix_view<const T, ThenSpace> then,
-                                      matrix_view<const T, OtherwiseSpace> otherwise,
-                                      matrix_view<T, OutSpace> out) {
-  static_assert(reachable_as<CondSpace, host_space> && reachable_as<ThenSpace, host_space> &&
-                    reachable_as<OtherwiseSpace, host_space> && reachable_as<OutSpace, host_space>,
-                "deeprec::row_select: device memory given to a host context. Fix: copy it, or pass "
-                "a device context.");
+template <class Context, class Bytes, class T, MemorySpace Space>
+DEEPREC_PER_UNIT status row_select_on(host_backend, const Context& ctx, const Bytes& cond,
+                                      matrix_arg<const T, Space> then, matrix_arg<const T, Space> otherwise,
+                                      matrix_view<T, Space> out) {
   if (out.empty()) return {};
   const detail::byte_rows<const std::byte> to = detail::bytes_of(out);
   const detail::byte_rows<const std::byte> from_then = detail::bytes_of(then);

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -21,12 +20,13 @@
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/tile_args.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/ops/detail/tile.inl"
 #include <deeprec/simd/foreach_region.hpp>
@@ -49,27 +49,24 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           in. On an error nothing is written
 /// @example  @snippet tests/ops/tile_test.cpp tile
 /// @source   the Tile operator of DeepRec
-template <class Context, class T, MemorySpace Space, class Out, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status tile(Context&& context_or_executor, matrix_view<T, Space> in, index_t row_multiple,
-                             index_t column_multiple, matrix_view<Out, OutSpace> out) {
-  static_assert(!std::is_const_v<Out>,
+template <class Context, class T, MemorySpace Space>
+DEEPREC_PER_UNIT status tile(Context&& context_or_executor, matrix_arg<const T, Space> in,
+                             index_t row_multiple, index_t column_multiple, matrix_view<T, Space> out) {
+  static_assert(!std::is_const_v<T>,
                 "deeprec::tile: out is read only. Fix: matrix_view<float>, not <const float>.");
-  static_assert(std::is_same_v<std::remove_cv_t<T>, Out>,
-                "deeprec::tile: in and out have different element types. Fix: one type for both; elements "
-                "are copied, not converted.");
-  static_assert(std::is_trivially_copyable_v<Out>,
+  static_assert(std::is_trivially_copyable_v<T>,
                 "deeprec::tile: the elements are not trivially copyable. Fix: tile indices or pointers.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "tile");
+  const detail::host_call call(ctx, "tile", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (row_multiple < 0) return {errc::shape_mismatch, "tile: row_multiple must not be negative"};
   if (column_multiple < 0) return {errc::shape_mismatch, "tile: column_multiple must not be negative"};
   if (in.extent(0) < 0 || in.extent(1) < 0) {
     return {errc::shape_mismatch, "tile: in.extent must not be negative"};
   }
-  const index_t rows = detail::capped_product(in.extent(0), row_multiple);
-  const index_t columns = detail::capped_product(in.extent(1), column_multiple);
-  if (rows == detail::most_size || columns == detail::most_size) {
+  const index_t rows = capped_product(in.extent(0), row_multiple);
+  const index_t columns = capped_product(in.extent(1), column_multiple);
+  if (rows == most_size || columns == most_size) {
     return {errc::shape_mismatch, "tile: in.extent times its multiple must fit in memory"};
   }
   if (const status s =
@@ -88,39 +85,25 @@ DEEPREC_PER_UNIT status tile(Context&& context_or_executor, matrix_view<T, Space
   }
   if (const status s = in.validate("tile: in must not be null", row_overlap::permitted); !s) return s;
   if (const status s = out.validate("tile: out must not be null"); !s) return s;
-  return detail::or_out_of_memory("tile", [&] {
-    return tile_on(ctx.backend(), ctx, matrix_view<const Out, Space>(in), matrix_view<Out, OutSpace>(out));
+  return detail::or_out_of_memory("tile", [&]() -> status {
+    if (out.empty()) return {};
+    const detail::byte_rows<const std::byte> from = detail::bytes_of(in);
+    const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
+    if (detail::share_bytes(from, read_out)) return {errc::unsupported, "tile: out must not overlap in"};
+    const index_t bytes = read_out.width * read_out.count;
+    const bool streamed = bytes > ctx.tuning->own_cache_bytes && read_out.width >= detail::line_bytes;
+    const detail::tile_args args{
+        from,
+        {reinterpret_cast<std::byte*>(out.data_handle()), read_out.count, read_out.stride, read_out.width},
+        streamed ? detail::store_kind::streamed : detail::store_kind::cached};
+    const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / read_out.width);
+    detail::run_bulk(ctx, {read_out.count, grain, detail::ns_of_bytes(*ctx.tuning, bytes)},
+                     [&](index_t begin, index_t end, int) {
+                       with_isa_up_to_avx512(ctx.instruction_set,
+                                             [&](auto region) { tile_rows(region, args, begin, end); });
+                     });
+    return {};
   });
-}
-
-template <class... Args>
-status tile_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class T, MemorySpace Space, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status tile_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
-                                matrix_view<T, OutSpace> out) {
-  static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
-                "deeprec::tile: device memory given to a host context. Fix: copy it, or pass a device "
-                "context.");
-  if (out.empty()) return {};
-  const detail::byte_rows<const std::byte> from = detail::bytes_of(in);
-  const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
-  if (detail::share_bytes(from, read_out)) return {errc::unsupported, "tile: out must not overlap in"};
-  const index_t bytes = read_out.width * read_out.count;
-  const bool streamed = bytes > ctx.tuning->own_cache_bytes && read_out.width >= detail::line_bytes;
-  const detail::tile_args args{
-      from,
-      {reinterpret_cast<std::byte*>(out.data_handle()), read_out.count, read_out.stride, read_out.width},
-      streamed ? detail::store_kind::streamed : detail::store_kind::cached};
-  const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / read_out.width);
-  detail::run_bulk(ctx, {read_out.count, grain, detail::ns_of_bytes(*ctx.tuning, bytes)},
-                   [&](index_t begin, index_t end, int) {
-                     with_isa_up_to_avx512(ctx.instruction_set,
-                                           [&](auto region) { tile_rows(region, args, begin, end); });
-                   });
-  return {};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -14,20 +14,20 @@
 #include <type_traits>
 #include <utility>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/copy_rows_kernels.hpp>
 #include <deeprec/ops/detail/transpose_args.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/transpose_tiles.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/ops/detail/transpose.inl"
 #include <deeprec/simd/foreach_region.hpp>
@@ -51,19 +51,16 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///           written
 /// @example  @snippet tests/ops/transpose_test.cpp transpose
 /// @source   the Transpose operator of DeepRec
-template <class Context, class T, MemorySpace Space, class Out, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status transpose(Context&& context_or_executor, matrix_view<T, Space> in,
-                                  matrix_view<Out, OutSpace> out) {
-  static_assert(!std::is_const_v<Out>,
+template <class Context, class T, MemorySpace Space>
+DEEPREC_PER_UNIT status transpose(Context&& context_or_executor, matrix_arg<const T, Space> in,
+                                  matrix_view<T, Space> out) {
+  static_assert(!std::is_const_v<T>,
                 "deeprec::transpose: out is read only. Fix: matrix_view<float>, not <const float>.");
-  static_assert(std::is_same_v<std::remove_cv_t<T>, Out>,
-                "deeprec::transpose: in and out have different element types. Fix: one type for both; "
-                "elements are copied, not converted.");
-  static_assert(std::is_trivially_copyable_v<Out>,
-                "deeprec::transpose: the elements are not trivially copyable. Fix: transpose indices or "
-                "pointers.");
+  static_assert(
+      std::is_trivially_copyable_v<T>,
+      "deeprec::transpose: the elements are not trivially copyable. Fix: transpose indices or pointers.");
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "transpose");
+  const detail::host_call call(ctx, "transpose", detail::in_spaces<Space>);
   if (!call) return call.stopped();
   if (const status s =
           detail::expect_size(out.extent(0), in.extent(1), "transpose: out.extent(0) must be in.extent(1)");
@@ -81,50 +78,35 @@ DEEPREC_PER_UNIT status transpose(Context&& context_or_executor, matrix_view<T, 
   }
   if (const status s = in.validate("transpose: in must not be null", row_overlap::permitted); !s) return s;
   if (const status s = out.validate("transpose: out must not be null"); !s) return s;
-  return detail::or_out_of_memory("transpose", [&] {
-    return transpose_on(ctx.backend(), ctx, matrix_view<const Out, Space>(in),
-                        matrix_view<Out, OutSpace>(out));
-  });
-}
-
-template <class... Args>
-status transpose_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class T, MemorySpace Space, MemorySpace OutSpace>
-DEEPREC_PER_UNIT status transpose_on(host_backend, const Context& ctx, matrix_view<const T, Space> in,
-                                     matrix_view<T, OutSpace> out) {
-  static_assert(reachable_as<Space, host_space> && reachable_as<OutSpace, host_space>,
-                "deeprec::transpose: device memory given to a host context. Fix: copy it, or pass a device "
-                "context.");
-  if (out.empty()) return {};
-  constexpr auto element = static_cast<index_t>(sizeof(T));
-  const detail::byte_rows<const std::byte> from = detail::bytes_of(in);
-  const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
-  if (detail::share_bytes(from, read_out)) {
-    return {errc::unsupported, "transpose: out must not overlap in"};
-  }
-  const index_t bytes = read_out.width * read_out.count;
-  const bool streamed = element <= detail::transpose_stage_element && read_out.width >= detail::line_bytes &&
-                        bytes > ctx.tuning->own_cache_bytes;
-  const detail::transpose_args args{
-      from,
-      {reinterpret_cast<std::byte*>(out.data_handle()), read_out.count, read_out.stride, read_out.width},
-      element,
-      detail::elements_to_line(read_out.first, element, from.count),
-      streamed ? detail::store_kind::streamed : detail::store_kind::cached};
-  const detail::transpose_grid grid(args);
-  const index_t block_bytes = grid.block_rows * detail::transpose_columns * element;
-  const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / block_bytes);
-  detail::run_bulk(ctx, {grid.down * grid.across, grain, detail::ns_of_bytes(*ctx.tuning, 4 * bytes)},
-                   [&](index_t begin, index_t end, int) {
-                     with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-                       transpose_blocks(region, std::integral_constant<int, int{sizeof(T)}>(), args, begin,
-                                        end);
+  return detail::or_out_of_memory("transpose", [&]() -> status {
+    if (out.empty()) return {};
+    constexpr auto element = static_cast<index_t>(sizeof(T));
+    const detail::byte_rows<const std::byte> from = detail::bytes_of(in);
+    const detail::byte_rows<const std::byte> read_out = detail::bytes_of(out);
+    if (detail::share_bytes(from, read_out)) {
+      return {errc::unsupported, "transpose: out must not overlap in"};
+    }
+    const index_t bytes = read_out.width * read_out.count;
+    const bool streamed = element <= detail::transpose_stage_element &&
+                          read_out.width >= detail::line_bytes && bytes > ctx.tuning->own_cache_bytes;
+    const detail::transpose_args args{
+        from,
+        {reinterpret_cast<std::byte*>(out.data_handle()), read_out.count, read_out.stride, read_out.width},
+        element,
+        detail::elements_to_line(read_out.first, element, from.count),
+        streamed ? detail::store_kind::streamed : detail::store_kind::cached};
+    const detail::transpose_grid grid(args);
+    const index_t block_bytes = grid.block_rows * detail::transpose_columns * element;
+    const index_t grain = (std::max)(index_t{1}, detail::copy_piece_bytes / block_bytes);
+    detail::run_bulk(ctx, {grid.down * grid.across, grain, detail::ns_of_bytes(*ctx.tuning, 4 * bytes)},
+                     [&](index_t begin, index_t end, int) {
+                       with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+                         transpose_blocks(region, std::integral_constant<int, int{sizeof(T)}>(), args, begin,
+                                          end);
+                       });
                      });
-                   });
-  return {};
+    return {};
+  });
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -25,10 +25,10 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
-#include <deeprec/memory/owns.hpp>
-#include <deeprec/ops/key_seed.hpp>
-#include <deeprec/ops/number_keys.hpp>
+#include <deeprec/support/key_seed.hpp>
+#include <deeprec/support/number_keys.hpp>
+#include <deeprec/support/owns.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -170,6 +170,11 @@ std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
 
 namespace detail {
 
+template <class>
+inline constexpr bool is_unique_out = false;
+template <class Id, class Index, class Space>
+inline constexpr bool is_unique_out<unique_out<Id, Index, Space>> = true;
+
 /// The ids of a list, and the checks of unique that read no memory.
 template <class Id, class Index, class Ids>
 auto checked_list(const Ids& ids, status& s) noexcept {
@@ -206,14 +211,15 @@ auto checked_list(const Ids& ids, status& s) noexcept {
 ///           when out shares memory with the ids; out_of_memory. On an error nothing is written
 /// @example  @snippet tests/ops/unique_test.cpp unique_given
 /// @source   UniqueWithCounts of TensorFlow and DeepRec
-template <class Context, class Ids, class Id, class Index, MemorySpace Space>
-DEEPREC_PER_UNIT status unique(Context&& context_or_executor, const Ids& ids,
-                               const unique_out<Id, Index, Space>& out) {
+template <class Context, class Ids, class Out>
+  requires detail::is_unique_out<Out>
+DEEPREC_PER_UNIT status unique(Context&& context_or_executor, const Ids& ids, const Out& out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "unique");
-  if (!call) return call.stopped();
   status s;
-  const auto list = detail::checked_list<Id, Index>(ids, s);
+  const auto list = detail::checked_list<typename Out::id_type, typename Out::index_type>(ids, s);
+  const detail::verb_call call(ctx, "unique",
+                               detail::in_spaces<typename decltype(list)::space, typename Out::space>);
+  if (!call) return call.stopped();
   if (!s.ok()) return s;
   const index_t n = list.size();
   if (out.ids.size() < n || out.inverse.size() < n || out.counts.size() < n || out.distinct.size() < 1)
@@ -233,10 +239,10 @@ DEEPREC_PER_UNIT status unique(Context&& context_or_executor, const Ids& ids,
 template <class Context, class Ids, class Id, class Index>
 DEEPREC_PER_UNIT status unique(Context&& context_or_executor, const Ids& ids, unique_ids<Id, Index>& out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "unique");
-  if (!call) return call.stopped();
   status s;
   const auto list = detail::checked_list<Id, Index>(ids, s);
+  const detail::verb_call call(ctx, "unique", detail::in_spaces<typename decltype(list)::space, host_space>);
+  if (!call) return call.stopped();
   if (!s.ok()) return s;
   return detail::or_out_of_memory("unique", [&] { return unique_on(ctx.backend(), ctx, list, out); });
 }
@@ -250,8 +256,6 @@ status unique_on(any_backend, const Args&...) {
 template <class Context, class Id, MemorySpace Space, class Out>
 DEEPREC_PER_UNIT status unique_on(host_backend, const Context& ctx, array_view<const Id, Space> list,
                                   Out& out) {
-  static_assert(reachable_as<Space, host_space> && detail::is_host_output<Out>,
-                "deeprec::unique: device memory given to a host context. Fix: copy it first.");
   if (detail::owns(detail::arrays_of(out), list))
     return {errc::unsupported, "unique: out must share no memory with the ids"};
   const index_t n = list.size();

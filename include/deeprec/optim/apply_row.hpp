@@ -10,17 +10,17 @@
 #include <algorithm>
 #include <type_traits>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/optim/apply_row_kernels.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/simd/dispatch.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -48,7 +48,7 @@ void apply_row(const O& optimizer, W* weights, const float* gradient, float* sta
 /// @shape    gradient, weights (R,D) · state (R, row_state + element_state * D or more), or empty for an
 ///           optimizer without state; any row stride
 /// @dtype    W: a storage type; gradient and state float
-/// @space    all reachable from the context
+/// @space    host
 /// @pre      state was zeroed when the weights were made; the three share no byte
 /// @numerics as apply_row, up to a few roundings: products are fused with sums where the ISA can, and the sum
 ///           of a row's squared gradient runs in as many lanes as a vector has. The same bits for any number
@@ -57,14 +57,12 @@ void apply_row(const O& optimizer, W* weights, const float* gradient, float* sta
 ///           norms), writes weights and state; no allocation
 /// @threads  one caller for the same weights
 /// @error    shape_mismatch naming the operand; on an error nothing is written
-template <class Context, MemorySpace GradientSpace, RowOptimizer O, Storage W, MemorySpace WeightSpace,
-          MemorySpace StateSpace, RoundingPolicy Rounding = rounding::nearest_t>
-DEEPREC_PER_UNIT status apply_rows(Context&& context_or_executor,
-                                   matrix_view<const float, GradientSpace> gradient, const O& optimizer,
-                                   matrix_view<W, WeightSpace> weights, matrix_view<float, StateSpace> state,
+template <class Context, RowOptimizer O, Storage W, RoundingPolicy Rounding = rounding::nearest_t>
+DEEPREC_PER_UNIT status apply_rows(Context&& context_or_executor, matrix_view<const float> gradient,
+                                   const O& optimizer, matrix_view<W> weights, matrix_view<float> state,
                                    const Rounding& rounding = {}) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "apply_rows");
+  const detail::host_call call(ctx, "apply_rows");
   if (!call) return call.stopped();
   if (gradient.extent(0) != weights.extent(0) || gradient.extent(1) != weights.extent(1)) {
     return {errc::shape_mismatch, "apply_rows: gradient must have the shape of weights"};
@@ -79,29 +77,17 @@ DEEPREC_PER_UNIT status apply_rows(Context&& context_or_executor,
   if (const status s = gradient.validate(); !s) return s.in_operation("apply_rows");
   if (const status s = weights.validate(); !s) return s.in_operation("apply_rows");
   if (const status s = state.validate(); needed > 0 && !s) return s.in_operation("apply_rows");
-  return detail::or_out_of_memory("apply_rows", [&] {
-    return apply_rows_on(ctx.backend(), ctx, gradient, optimizer, weights, state, rounding);
-  });
-}
-
-template <class... Args>
-status apply_rows_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context, class O, class W, class Rounding>
-DEEPREC_PER_UNIT status apply_rows_on(host_backend, const Context& ctx, matrix_view<const float> gradient,
-                                      const O& optimizer, matrix_view<W> weights, matrix_view<float> state,
-                                      const Rounding& rounding) {
-  const auto rows = detail::prepare(optimizer);
-  const index_t grain = (std::max<index_t>)(1, 4096 / weights.extent(1));
-  const double ns = detail::ns_of_bytes(*ctx.tuning, weights.extent(0) * weights.extent(1) * 16);
-  detail::run_bulk(ctx, {weights.extent(0), grain, ns}, [&](index_t begin, index_t end, int) {
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      step_rows<O>(region, rows, gradient, weights, state, rounding, begin, end);
+  return detail::or_out_of_memory("apply_rows", [&]() -> status {
+    const auto rows = detail::prepare(optimizer);
+    const index_t grain = (std::max<index_t>)(1, 4096 / weights.extent(1));
+    const double ns = detail::ns_of_bytes(*ctx.tuning, weights.extent(0) * weights.extent(1) * 16);
+    detail::run_bulk(ctx, {weights.extent(0), grain, ns}, [&](index_t begin, index_t end, int) {
+      with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
+        step_rows<O>(region, rows, gradient, weights, state, rounding, begin, end);
+      });
     });
+    return {};
   });
-  return {};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

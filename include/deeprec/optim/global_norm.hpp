@@ -15,13 +15,13 @@
 #include <type_traits>
 #include <vector>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -60,7 +60,7 @@ DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t c
 /// The root of the sum of all squares.
 ///
 /// @shape    gradients: any number of matrices of any shape and row stride
-/// @space    all reachable from the context
+/// @space    host
 /// @post     norm is written; 0 where there are no elements
 /// @numerics in double, rows and matrices in order in pieces that depend on the shapes, so the same bits for
 ///           any number of threads and on every ISA; relative error below 2^-40 for 2^20 elements. NaN when
@@ -69,15 +69,37 @@ DEEPREC_APART inline void add_squares(matrix_view<const float> values, index_t c
 ///           resource
 /// @threads  reentrant
 /// @error    shape_mismatch (from matrix_view::validate); out_of_memory. On an error norm is unchanged
-template <class Context, MemorySpace Space>
+template <class Context>
 DEEPREC_PER_UNIT status global_norm(Context&& context_or_executor,
-                                    std::span<const matrix_view<const float, Space>> gradients,
-                                    double& norm) {
+                                    std::span<const matrix_view<const float>> gradients, double& norm) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "global_norm");
+  const detail::host_call call(ctx, "global_norm");
   if (!call) return call.stopped();
-  return detail::or_out_of_memory("global_norm",
-                                  [&] { return global_norm_on(ctx.backend(), ctx, gradients, norm); });
+  return detail::or_out_of_memory("global_norm", [&]() -> status {
+    constexpr index_t widest = 16384;
+    double total = 0;
+    std::pmr::vector<double> sums(ctx.memory);
+    for (const matrix_view<const float>& gradient : gradients) {
+      if (const status s = gradient.validate(); !s) return s;
+      if (gradient.empty()) continue;
+      // An item is a row, or 16384 columns of a long one; a piece has about 16384 elements.
+      const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
+      const index_t items = capped_product(gradient.extent(0), chunks);
+      const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
+      sums.assign(static_cast<std::size_t>((items - 1) / grain + 1), 0.0);
+      const double ns =
+          detail::ns_of_bytes(*ctx.tuning, items * (chunks > 1 ? widest : gradient.extent(1)) * 4);
+      detail::run_bulk(ctx, {items, grain, ns}, [&](index_t begin, index_t end, int) {
+        for (index_t i = begin; i < end; i += grain) {  // an executor may hand out several pieces at once
+          detail::add_squares(gradient, chunks, widest, i, end - i > grain ? i + grain : end,
+                              sums[static_cast<std::size_t>(i / grain)]);
+        }
+      });
+      for (const double partial : sums) total += partial;
+    }
+    norm = std::sqrt(total);
+    return {};
+  });
 }
 
 /// The same, for a container of views.
@@ -86,39 +108,6 @@ template <class Context, class Container>
 DEEPREC_PER_UNIT status global_norm(Context&& context_or_executor, const Container& gradients, double& norm) {
   using view = typename decltype(std::span(gradients))::value_type;
   return global_norm(context_or_executor, std::span<const view>(gradients), norm);
-}
-
-template <class... Args>
-status global_norm_on(any_backend, const Args&...) {
-  return detail::no_backend<Args...>();
-}
-
-template <class Context>
-DEEPREC_PER_UNIT status global_norm_on(host_backend, const Context& ctx,
-                                       std::span<const matrix_view<const float>> gradients, double& norm) {
-  constexpr index_t widest = 16384;
-  double total = 0;
-  std::pmr::vector<double> sums(ctx.memory);
-  for (const matrix_view<const float>& gradient : gradients) {
-    if (const status s = gradient.validate(); !s) return s;
-    if (gradient.empty()) continue;
-    // An item is a row, or 16384 columns of a long one; a piece has about 16384 elements.
-    const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
-    const index_t items = detail::capped_product(gradient.extent(0), chunks);
-    const index_t grain = chunks > 1 ? 1 : widest / gradient.extent(1);
-    sums.assign(static_cast<std::size_t>((items - 1) / grain + 1), 0.0);
-    const double ns =
-        detail::ns_of_bytes(*ctx.tuning, items * (chunks > 1 ? widest : gradient.extent(1)) * 4);
-    detail::run_bulk(ctx, {items, grain, ns}, [&](index_t begin, index_t end, int) {
-      for (index_t i = begin; i < end; i += grain) {  // an executor may hand out several pieces at once
-        detail::add_squares(gradient, chunks, widest, i, end - i > grain ? i + grain : end,
-                            sums[static_cast<std::size_t>(i / grain)]);
-      }
-    });
-    for (const double partial : sums) total += partial;
-  }
-  norm = std::sqrt(total);
-  return {};
 }
 
 /// The factor that scales gradients to a norm of at most `limit`: 1 where it is already.

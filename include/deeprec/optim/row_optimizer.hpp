@@ -90,7 +90,7 @@ concept RowOptimizer = std::copyable<O> && requires {
 /// @example  f32_rows(64, {.state_floats = state_floats_of<adagrad>(64)})
 template <RowOptimizer O>
 constexpr index_t state_floats_of(index_t width) noexcept {
-  return detail::capped_sum(O::row_state, detail::capped_product(O::element_state, width));
+  return capped_sum(O::row_state, capped_product(O::element_state, width));
 }
 
 /// What makes a table with room for the state of an optimizer:

@@ -16,9 +16,9 @@
 
 #include <string_view>
 
-#include <deeprec/core/verb.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -1,6 +1,6 @@
 // Compiles a source once for each region: portable, and on x86 AVX2 and AVX-512.
 //
-//   #define DEEPREC_REGION_SOURCE "deeprec/dense/detail/dice.inl"
+//   #define DEEPREC_REGION_SOURCE "deeprec/dense/layers/detail/dice.inl"
 //   #include <deeprec/simd/foreach_region.hpp>
 //
 // The source has no include guard, includes nothing but parts of itself, and is written with the vector

@@ -1,7 +1,7 @@
 // Compiled twice, with and without -march=native; UNIT is the name of the functions.
-#include <deeprec/dense/dot_interaction.hpp>
-#include <deeprec/dense/logistic_loss.hpp>
-#include <deeprec/dense/relu.hpp>
+#include <deeprec/dense/interactions/dot_interaction.hpp>
+#include <deeprec/dense/layers/relu.hpp>
+#include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>

@@ -34,11 +34,11 @@
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
-#include <deeprec/embedding/kernels/device_sort.cuh>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/scratch_layout.hpp>
-#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/embedding/kernels/device/device_sort.cuh>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/exec/cuda/warp_team.cuh>
 #include <deeprec/ops/unique.hpp>
+#include <deeprec/support/scratch_layout.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

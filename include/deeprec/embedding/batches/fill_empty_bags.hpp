@@ -12,14 +12,14 @@
 #include <type_traits>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -117,7 +117,7 @@ fill_empty_bags(Context&& context_or_executor, const Bags& bags,
   const detail::verb_call call(ctx, "fill_empty_bags", detail::in_spaces<typename Bags::space, OutSpace>);
   if (!call) return call.stopped();
   if (const status s = detail::check_fill(bags, default_id, empty.size()); !s) return s;
-  const index_t most = detail::capped_sum(bags.id_count(), default_id.has_value() ? bags.bags() : 0);
+  const index_t most = capped_sum(bags.id_count(), default_id.has_value() ? bags.bags() : 0);
   if (const status s = detail::check_room(out, bags.bags(), most, bags.weights(),
                                           "fill_empty_bags: out must have room for B bags and N + B ids",
                                           "fill_empty_bags: out must not be null");
@@ -167,7 +167,7 @@ DEEPREC_PER_UNIT status fill_empty_bags_on(host_backend, const Context& ctx, con
     return {errc::unsupported, "fill_empty_bags: out must share no memory with the batch or empty"};
   }
   const index_t positions = bags.end_position() - bags.first_position();
-  const index_t most = detail::capped_sum(positions, default_id.has_value() ? bags.bags() : 0);
+  const index_t most = capped_sum(positions, default_id.has_value() ? bags.bags() : 0);
   detail::reserve(out, bags.bags(), most, bags.weights());
   detail::fill_bags(ctx, bags, default_id, out, empty.data());
   return {};

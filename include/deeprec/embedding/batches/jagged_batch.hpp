@@ -24,18 +24,18 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
-#include <deeprec/memory/owns.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/first_fault.hpp>
+#include <deeprec/support/owns.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -21,20 +21,20 @@
 #include <vector>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/detail/divider.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
-#include <deeprec/memory/owns.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/first_fault.hpp>
+#include <deeprec/support/owns.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

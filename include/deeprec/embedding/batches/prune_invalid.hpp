@@ -11,15 +11,15 @@
 #include <algorithm>
 #include <type_traits>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -28,7 +28,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
-#include <deeprec/embedding/kernels/resolution.hpp>
+#include <deeprec/embedding/kernels/host/resolution.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

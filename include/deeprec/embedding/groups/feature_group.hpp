@@ -24,11 +24,12 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/groups/detail/device_group.hpp>
 #include <deeprec/embedding/groups/detail/features.hpp>
-#include <deeprec/embedding/kernels/batch_rows.hpp>
-#include <deeprec/embedding/kernels/step_groups.hpp>
+#include <deeprec/embedding/kernels/host/batch_rows.hpp>
+#include <deeprec/embedding/kernels/host/step_groups.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/support/containers.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -105,7 +106,7 @@ class feature_group {
         "deeprec::feature_group: features of one table are stepped together, and this source does not "
         "tell which table it is. Fix: give it identity(), the address of what it is a view of.");
     const auto policy = detail::as_pooling(pooling);
-    const index_t end = detail::capped_sum(total_width(), source.format().width());
+    const index_t end = capped_sum(total_width(), source.format().width());
     // Nothing is changed before all memory is there.
     detail::make_room(features_);
     detail::make_room(offsets_);

@@ -23,11 +23,11 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/embedding/groups/detail/device_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/exec/cuda/warp_team.cuh>
+#include <deeprec/support/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

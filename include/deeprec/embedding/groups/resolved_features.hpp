@@ -17,11 +17,11 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/groups/detail/group_calls.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/resolve.hpp>
+#include <deeprec/support/unit.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -14,14 +14,14 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/groups/detail/group_calls.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -25,8 +25,8 @@
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/lookup.cuh>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/scratch_layout.hpp>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/support/scratch_layout.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -11,43 +11,37 @@
 
 #include <type_traits>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/kernels/batch_rows.hpp>
-#include <deeprec/embedding/kernels/pool_job.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/host/batch_rows.hpp>
+#include <deeprec/embedding/kernels/host/pool_job.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// The rest of both forms of lookup, and of verbs that pool rows as one.
+/// The checks of a lookup that read no ids.
 ///
 /// @param rows  resolved_rows, or unresolved_rows
-template <class Context, class Rows, class Out, MemorySpace OutSpace>
-DEEPREC_PER_UNIT DEEPREC_INLINE status pool_into(const Context& ctx, const char* verb, const Rows& rows,
-                                                 matrix_view<Out, OutSpace> out) {
+template <class Rows, class Out, MemorySpace OutSpace>
+status check_lookup(const Rows& rows, matrix_view<Out, OutSpace> out) {
   static_assert(!std::is_const_v<Out>,
                 "deeprec::lookup: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(std::is_same_v<Out, float> || std::is_same_v<Out, f16> || std::is_same_v<Out, bf16> ||
                     std::is_const_v<Out>,
                 "deeprec::lookup: out of another type. Fix: float, f16 or bf16.");
-  const index_t width = rows.source().format().width();
-  if (const status s = lookup_shapes(width, rows.bags(), rows.pooling(), out); !s)
-    return s.in_operation(verb);
-  return or_out_of_memory(verb, [&]() __attribute__((always_inline)) -> status {
-    return lookup_on(ctx.backend(), ctx, rows, matrix_view<Out, space_for<Context>>(out));
-  });
+  return lookup_shapes(rows.source().format().width(), rows.bags(), rows.pooling(), out);
 }
 
 /// Upper bound of the scratch of a lookup on the host; reads offsets.
@@ -104,8 +98,11 @@ DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const Source& tabl
   const detail::verb_call call(ctx, "lookup",
                                detail::in_spaces<typename Source::space, typename Bags::space, OutSpace>);
   if (!call) return call.stopped();
-  return detail::pool_into(ctx, "lookup", detail::unresolved_rows(table, bags, detail::as_pooling(pooling)),
-                           out);
+  const detail::unresolved_rows rows(table, bags, detail::as_pooling(pooling));
+  if (const status s = detail::check_lookup(rows, out); !s) return s.in_operation("lookup");
+  return detail::or_out_of_memory("lookup", [&]() __attribute__((always_inline)) {
+    return lookup_on(ctx.backend(), ctx, rows, matrix_view<Out, space_for<Context>>(out));
+  });
 }
 
 /// The same, for rows that were resolved (resolve.hpp): no id is checked or located again.
@@ -121,7 +118,10 @@ DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const Rows& rows,
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "lookup", detail::in_spaces<OutSpace>);
   if (!call) return call.stopped();
-  return detail::pool_into(ctx, "lookup", rows, out);
+  if (const status s = detail::check_lookup(rows, out); !s) return s.in_operation("lookup");
+  return detail::or_out_of_memory("lookup", [&]() __attribute__((always_inline)) {
+    return lookup_on(ctx.backend(), ctx, rows, matrix_view<Out, space_for<Context>>(out));
+  });
 }
 
 namespace detail {
@@ -167,7 +167,7 @@ DEEPREC_PER_UNIT DEEPREC_INLINE status lookup_on(host_backend, const Context& ct
   job.plan(ctx, scratch);
   const double ns = job.ns(*ctx.tuning);
   detail::run_bulk(ctx, {job.units(), job.grain(*ctx.tuning, detail::threads_at_once(*ctx.executor), ns), ns},
-                   [&](index_t begin, index_t end, int) { job.pool(begin, end, true); });
+                   job);
   job.close(ctx);
   return {};
 }

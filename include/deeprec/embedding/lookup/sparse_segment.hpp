@@ -14,20 +14,20 @@
 #include <type_traits>
 
 #include <deeprec/core/array_view.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
-#include <deeprec/memory/owns.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/first_fault.hpp>
+#include <deeprec/support/owns.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -127,8 +127,8 @@ DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_vie
   });
   if (overlaps) return {errc::unsupported, "sparse_segment: out must not overlap an input"};
   return detail::or_out_of_memory("sparse_segment", [&]() -> status {
-    detail::scratch_block block(
-        ctx.memory, detail::scratch_block::bytes_of<index_t>(detail::capped_sum(out.extent(0), 1)));
+    detail::scratch_block block(ctx.memory,
+                                detail::scratch_block::bytes_of<index_t>(capped_sum(out.extent(0), 1)));
     const auto offsets = block.template take<index_t>(out.extent(0) + 1);
     if (const status s = detail::segment_offsets(
             ctx, array_view<const segment_type>(segments.data(), segments.size()), offsets);
@@ -139,8 +139,9 @@ DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_vie
     const auto table =
         as_table(matrix_view<const element>(data.data_handle(), data.extent(0), data.extent(1), stride));
     const jagged_view<id_type, index_t> bags(offsets.data(), out.extent(0), ids.data(), ids.size());
-    return detail::pool_into(ctx, "sparse_segment",
-                             detail::unresolved_rows(table, bags, detail::as_pooling(pooling)), rows_out);
+    const detail::unresolved_rows rows(table, bags, detail::as_pooling(pooling));
+    if (const status s = detail::check_lookup(rows, rows_out); !s) return s;
+    return lookup_on(ctx.backend(), ctx, rows, rows_out);
   });
 }
 

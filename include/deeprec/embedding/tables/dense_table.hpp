@@ -19,14 +19,14 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/random.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -147,9 +147,9 @@ class dense_table {
     if (!call) call.stopped().or_throw();
     if (rows_ == 0) return;
     const index_t width = format_.width();
-    const index_t of_worker = detail::capped_round_up(width, 16);  // workers share no cache line
+    const index_t of_worker = capped_round_up(width, 16);  // workers share no cache line
     const index_t workers = static_cast<index_t>(ctx.executor->concurrency());
-    const index_t floats = detail::capped_product(of_worker, workers);
+    const index_t floats = capped_product(of_worker, workers);
     std::optional<detail::scratch_block> scratch;  // a resource serves one thread: bodies must not use it
     const status made = detail::or_out_of_memory([&]() -> status {
       scratch.emplace(ctx.memory, detail::scratch_block::bytes_of<float>(floats));

@@ -12,17 +12,17 @@
 #include <algorithm>
 #include <limits>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/first_fault.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -87,7 +87,7 @@ DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<cons
     const Format format = table.format();
     const index_t rows = source.extent(0);
     const index_t grain = detail::quantize_grain(source.extent(1));
-    const auto ns = static_cast<double>(detail::capped_product(rows, source.extent(1)));
+    const auto ns = static_cast<double>(capped_product(rows, source.extent(1)));
     const auto check = [&](index_t begin, index_t end) -> status {
       for (index_t row = begin; row < end; ++row) {
         const index_t column = detail::first_unfit(format, source.row(row));
@@ -137,7 +137,7 @@ DEEPREC_PER_UNIT status dequantize(Context&& context_or_executor,
   if (const status s = detail::check_source(table); !s) return s.in_operation("dequantize");
   return detail::or_out_of_memory("dequantize", [&]() -> status {
     const Format format = table.format();
-    const auto ns = static_cast<double>(detail::capped_product(table.rows(), table.width()));
+    const auto ns = static_cast<double>(capped_product(table.rows(), table.width()));
     detail::run_bulk(ctx, {table.rows(), detail::quantize_grain(table.width()), ns},
                      [&](index_t begin, index_t end, int) {
                        for (index_t row = begin; row < end; ++row)

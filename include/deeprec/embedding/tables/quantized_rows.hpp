@@ -23,7 +23,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
-#include <deeprec/embedding/tables/row_elements.hpp>
+#include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -61,7 +61,7 @@ class quantized_rows {
 
   [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
-    return detail::capped_sum(code_bytes(), 2 * index_t{sizeof(Scale)});
+    return capped_sum(code_bytes(), 2 * index_t{sizeof(Scale)});
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr scale_bias place() const noexcept { return place_; }

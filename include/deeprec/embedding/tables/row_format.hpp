@@ -85,19 +85,18 @@ class plain_rows {
         state_floats_(layout.state_floats),
         stride_bytes_(layout.stride_bytes),
         state_owner_(layout.state_owner) {
-    const index_t needed =
-        state_floats_ == 0
-            ? row_bytes()
-            : detail::capped_sum(detail::capped_round_up(row_bytes(), index_t{alignof(float)}),
-                                 detail::capped_product(state_floats_, index_t{sizeof(float)}));
-    const index_t tight = detail::capped_round_up(needed, alignment());
+    const index_t needed = state_floats_ == 0
+                               ? row_bytes()
+                               : capped_sum(capped_round_up(row_bytes(), index_t{alignof(float)}),
+                                            capped_product(state_floats_, index_t{sizeof(float)}));
+    const index_t tight = capped_round_up(needed, alignment());
     if (stride_bytes_ == 0) stride_bytes_ = tight;
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % alignment() == 0);
   }
 
   [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
-    return detail::capped_product(width(), index_t{sizeof(T)});
+    return capped_product(width(), index_t{sizeof(T)});
   }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }

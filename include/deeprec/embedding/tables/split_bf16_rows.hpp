@@ -18,7 +18,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
-#include <deeprec/embedding/tables/row_elements.hpp>
+#include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 
@@ -38,16 +38,13 @@ class split_bf16_rows {
         state_floats_(layout.state_floats),
         stride_bytes_(layout.stride_bytes),
         state_owner_(layout.state_owner) {
-    const index_t needed =
-        detail::capped_sum(row_bytes(), detail::capped_product(state_floats_, index_t{sizeof(float)}));
+    const index_t needed = capped_sum(row_bytes(), capped_product(state_floats_, index_t{sizeof(float)}));
     if (stride_bytes_ == 0) stride_bytes_ = needed;
     DEEPREC_EXPECTS(stride_bytes_ >= needed && stride_bytes_ % (state_floats_ > 0 ? 4 : 2) == 0);
   }
 
   [[nodiscard]] DEEPREC_HD constexpr index_t width() const noexcept { return width_; }
-  [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept {
-    return detail::capped_product(4, width());
-  }
+  [[nodiscard]] DEEPREC_HD constexpr index_t row_bytes() const noexcept { return capped_product(4, width()); }
   [[nodiscard]] DEEPREC_HD constexpr index_t stride_bytes() const noexcept { return stride_bytes_; }
   [[nodiscard]] DEEPREC_HD constexpr index_t state_floats() const noexcept { return state_floats_; }
   [[nodiscard]] DEEPREC_HD constexpr const char* state_owner() const noexcept { return state_owner_; }
@@ -59,7 +56,7 @@ class split_bf16_rows {
   [[nodiscard]] static constexpr const char* file_name() noexcept { return "split_bf16"; }
   /// Offsets of the upper halves (values) and the lower halves (others).
   [[nodiscard]] DEEPREC_HD constexpr detail::row_parts parts() const noexcept {
-    return {0, detail::capped_product(2, width())};
+    return {0, capped_product(2, width())};
   }
   /// The same rows with their upper halves only.
   [[nodiscard]] DEEPREC_HD constexpr high_format high() const {

@@ -73,7 +73,7 @@ auto as_table(matrix_view<T, Space> weights) {
   using format_type = plain_rows<std::remove_const_t<T>>;
   using byte_type = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
   const format_type format(weights.extent(1),
-                           {.stride_bytes = detail::capped_product(weights.stride(0), index_t{sizeof(T)})});
+                           {.stride_bytes = capped_product(weights.stride(0), index_t{sizeof(T)})});
   return basic_table_view<format_type, Space, byte_type>(reinterpret_cast<byte_type*>(weights.data_handle()),
                                                          weights.extent(0), format);
 }

@@ -14,10 +14,10 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
+#include <deeprec/embedding/kernels/device/device_pool.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
-#include <deeprec/exec/cuda_stream.hpp>
-#include <deeprec/exec/warp_team.cuh>
+#include <deeprec/exec/cuda/cuda_stream.hpp>
+#include <deeprec/exec/cuda/warp_team.cuh>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -18,29 +18,29 @@
 #include <vector>
 
 #include <deeprec/core/batch_traits.hpp>
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/kernels/backward.hpp>
-#include <deeprec/embedding/kernels/batch_groups.hpp>
-#include <deeprec/embedding/kernels/lookup_kernels.hpp>
-#include <deeprec/embedding/kernels/pool_job.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
-#include <deeprec/embedding/kernels/resolution.hpp>
+#include <deeprec/embedding/kernels/host/backward.hpp>
+#include <deeprec/embedding/kernels/host/batch_groups.hpp>
+#include <deeprec/embedding/kernels/host/lookup_kernels.hpp>
+#include <deeprec/embedding/kernels/host/pool_job.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
+#include <deeprec/embedding/kernels/host/resolution.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
-#include <deeprec/memory/owns.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/owns.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/verb.hpp>
 
 #define DEEPREC_REGION_SOURCE "deeprec/embedding/training/detail/position_dots.inl"
 #include <deeprec/simd/foreach_region.hpp>

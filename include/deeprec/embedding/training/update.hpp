@@ -20,39 +20,37 @@
 #include <cstddef>
 #include <type_traits>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/rounding.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
-#include <deeprec/embedding/kernels/backward.hpp>
-#include <deeprec/embedding/kernels/batch_groups.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
-#include <deeprec/embedding/kernels/step_groups.hpp>
-#include <deeprec/embedding/kernels/table_parts.hpp>
+#include <deeprec/embedding/kernels/host/backward.hpp>
+#include <deeprec/embedding/kernels/host/batch_groups.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
+#include <deeprec/embedding/kernels/host/step_groups.hpp>
+#include <deeprec/embedding/kernels/host/table_parts.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 
-/// The rest of both forms of update.
+/// The checks of an update that read no ids.
 ///
 /// @param rows  resolved_rows, or unresolved_rows
-template <class Context, class Rows, class Optimizer, class Rounding>
-DEEPREC_PER_UNIT DEEPREC_INLINE status step_rows_of(const Context& ctx, const Rows& rows,
-                                                    matrix_view<const float, space_for<Context>> gradient,
-                                                    const Optimizer& optimizer, const Rounding& rounding) {
+template <class Optimizer, class Rows, MemorySpace Space>
+status check_update(const Rows& rows, matrix_view<const float, Space> gradient) {
   using source_type = typename Rows::source_type;
   using combiner_type = typename Rows::pooling_type::combiner;
   static_assert(
@@ -66,12 +64,9 @@ DEEPREC_PER_UNIT DEEPREC_INLINE status step_rows_of(const Context& ctx, const Ro
                 "const_table_view; a source with byte_type std::byte.");
   const auto& format = rows.source().format();
   if (const status s = check_gradient(gradient, format.width(), rows.bags().bags(), update_gradient); !s)
-    return s.in_operation("update");
-  if (const status s = check_state_of<Optimizer>(format); !s) return s.in_operation("update");
-  if (const status s = check_max_norm(rows.pooling()); !s) return s.in_operation("update");
-  return or_out_of_memory("update", [&]() __attribute__((always_inline)) -> status {
-    return update_on(ctx.backend(), ctx, rows, gradient, optimizer, rounding);
-  });
+    return s;
+  if (const status s = check_state_of<Optimizer>(format); !s) return s;
+  return check_max_norm(rows.pooling());
 }
 
 /// A call of update on the host: sizes and times.
@@ -156,8 +151,11 @@ DEEPREC_PER_UNIT status update(Context&& context_or_executor, const Source& tabl
   const detail::verb_call call(ctx, "update",
                                detail::in_spaces<typename Source::space, typename Bags::space>);
   if (!call) return call.stopped();
-  return detail::step_rows_of(ctx, detail::unresolved_rows(table, bags, detail::as_pooling(pooling)),
-                              gradient, optimizer, rounding);
+  const detail::unresolved_rows rows(table, bags, detail::as_pooling(pooling));
+  if (const status s = detail::check_update<Optimizer>(rows, gradient); !s) return s.in_operation("update");
+  return detail::or_out_of_memory("update", [&]() __attribute__((always_inline)) {
+    return update_on(ctx.backend(), ctx, rows, gradient, optimizer, rounding);
+  });
 }
 
 /// The same, for a batch before the table: it does not compile, and the message has the order.
@@ -197,7 +195,10 @@ DEEPREC_PER_UNIT status update(Context&& context_or_executor,
   const auto ctx = detail::as_context(context_or_executor);
   const detail::verb_call call(ctx, "update");
   if (!call) return call.stopped();
-  return detail::step_rows_of(ctx, rows, gradient, optimizer, rounding);
+  if (const status s = detail::check_update<Optimizer>(rows, gradient); !s) return s.in_operation("update");
+  return detail::or_out_of_memory("update", [&]() __attribute__((always_inline)) {
+    return update_on(ctx.backend(), ctx, rows, gradient, optimizer, rounding);
+  });
 }
 
 namespace detail {

@@ -25,8 +25,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/exec/detail/affinity.hpp>
-#include <deeprec/staging/atomics.hpp>
-#include <deeprec/staging/event_count.hpp>
+#include <deeprec/queue/event_count.hpp>
+#include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -25,8 +25,8 @@ inline namespace DEEPREC_UNIT {
 inline deeprec::detail::byte_rows<const std::byte> bytes_of(const operand& x) {
   const index_t size = size_of(x.type);
   const auto* first = static_cast<const std::byte*>(x.data);
-  if (x.how != form::matrix) return {first, 1, 0, x.rows * x.columns * size};
-  return {first, x.rows, deeprec::detail::capped_product(x.stride, size), x.columns * size};
+  if (x.kind != form::matrix) return {first, 1, 0, x.rows * x.columns * size};
+  return {first, x.rows, deeprec::capped_product(x.stride, size), x.columns * size};
 }
 
 inline deeprec::detail::matrix_fault fault_of(const operand& x, row_overlap overlap) {
@@ -58,24 +58,24 @@ inline status check_out(const operand& out, const operand& first, index_t item) 
 }
 
 inline status check_leaf(const operand& leaf, const operand& out, index_t item) {
-  if (leaf.how == form::row && leaf.columns != out.columns) {
+  if (leaf.kind == form::row && leaf.columns != out.columns) {
     return {errc::shape_mismatch,
             "evaluate: a row must have one element for each column of the output",
             {.item = item, .is = leaf.columns, .must_be = out.columns}};
   }
-  if (leaf.how == form::column && leaf.rows != out.rows) {
+  if (leaf.kind == form::column && leaf.rows != out.rows) {
     return {errc::shape_mismatch,
             "evaluate: a column must have one element for each row of the output",
             {.item = item, .is = leaf.rows, .must_be = out.rows}};
   }
-  if (leaf.how == form::matrix && (leaf.rows != out.rows || leaf.columns != out.columns)) {
+  if (leaf.kind == form::matrix && (leaf.rows != out.rows || leaf.columns != out.columns)) {
     return {errc::shape_mismatch, "evaluate: a matrix must have the shape of the output", {.item = item}};
   }
   if (out.rows == 0 || out.columns == 0) return {};
   if (leaf.data == nullptr) {
     return {errc::shape_mismatch, "evaluate: an operand must not be null", {.item = item}};
   }
-  if (leaf.how == form::matrix &&
+  if (leaf.kind == form::matrix &&
       fault_of(leaf, row_overlap::permitted) != deeprec::detail::matrix_fault::none) {
     return {errc::shape_mismatch,
             "evaluate: the stride of a matrix must be in range",
@@ -93,12 +93,12 @@ inline status check_operands(const operand* outs, index_t out_count, const opera
   }
   index_t item = 0;  // dropout's rates are no operands
   for (const operand* leaf = leaves; leaf < leaves + leaf_count; ++leaf) {
-    if (leaf->how == form::rate) {
+    if (leaf->kind == form::rate) {
       if (leaf->rate >= 0 && leaf->rate < 1) continue;
       return {errc::invalid_value, "evaluate: the rate of dropout must be at least 0 and below 1"};
     }
     if (const status s = check_leaf(*leaf, first, item++); !s) return s;
-    if (leaf->how == form::matrix && first.rows != 1 && leaf->stride != first.columns) {
+    if (leaf->kind == form::matrix && first.rows != 1 && leaf->stride != first.columns) {
       found.contiguous = false;
     }
   }
@@ -112,8 +112,8 @@ inline status check_operands(const operand* outs, index_t out_count, const opera
     }
     item = 0;
     for (const operand* leaf = leaves; leaf < leaves + leaf_count; ++leaf) {
-      if (leaf->how == form::rate) continue;
-      const bool same = leaf->how == form::matrix && leaf->data == outs[o].data &&
+      if (leaf->kind == form::rate) continue;
+      const bool same = leaf->kind == form::matrix && leaf->data == outs[o].data &&
                         leaf->type == outs[o].type && (leaf->stride == outs[o].stride || first.rows == 1);
       if (!same && deeprec::detail::share_bytes(bytes_of(*leaf), to)) {
         return {

@@ -43,7 +43,7 @@ constexpr index_t size_of(storage type) noexcept {
 
 /// A leaf or an output as the checks see it.
 struct operand {
-  form how = form::matrix;
+  form kind = form::matrix;
   storage type = storage::f32;
   const void* data = nullptr;
   index_t rows = 0;
@@ -192,7 +192,7 @@ struct owned_leaf : matrix_leaf<T, yields::numbers> {
   owned_leaf(std::shared_ptr<const std::vector<T>> values, index_t row_count, index_t column_count)
       : matrix_leaf<T, yields::numbers>(
             values->data(),
-            deeprec::detail::capped_product(row_count, column_count) == static_cast<index_t>(values->size())
+            deeprec::capped_product(row_count, column_count) == static_cast<index_t>(values->size())
                 ? row_count
                 : -1,
             column_count, column_count),

@@ -215,8 +215,8 @@ DEEPREC_INLINE void for_columns(index_t c, index_t whole, const F& f) {
 // Unwraps the wrappers, one transform each, down to the optimizer, then steps all columns. `known`: the sum
 // of the squared gradient after these transforms, or null.
 template <class Optimizer, class Rows, class Transforms, class Writer, class Gradient>
-DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, Writer& writer,
-                                const Gradient& gradient, float* state, index_t width, const float* known) {
+DEEPREC_INLINE void step_after(const Rows& rows, const Transforms& transforms, Writer& writer,
+                               const Gradient& gradient, float* state, index_t width, const float* known) {
   if constexpr (GradientTransform<Rows>) {
     float norm_squared = 0;
     if constexpr (Rows::needs_norm) {
@@ -225,8 +225,8 @@ DEEPREC_INLINE void step_behind(const Rows& rows, const Transforms& transforms, 
     const auto transform = rows.begin_transform(norm_squared);
     const transform_after<Transforms, std::remove_const_t<decltype(transform)>> all{transforms, transform};
     // Already prepared in the library's own wrappers; a user-defined one may leave it to this call.
-    step_behind<Optimizer>(::deeprec::detail::prepare(rows.optimizer), all, writer, gradient, state, width,
-                           nullptr);
+    step_after<Optimizer>(::deeprec::detail::prepare(rows.optimizer), all, writer, gradient, state, width,
+                          nullptr);
   } else {
     float mean_square = 0;
     if constexpr (Optimizer::needs_mean_square) {
@@ -272,9 +272,9 @@ DEEPREC_INLINE void step_row(const Rows& rows, Values values, const Gradient& gr
                              [[maybe_unused]] index_t row, const float* squares = nullptr) {
   if constexpr (Values::exact || std::is_same_v<Rounding, rounding::nearest_t>) {
     nearest_writer<Values> writer{values};
-    step_behind<Optimizer>(rows, no_transform{}, writer, gradient, state, width, squares);
+    step_after<Optimizer>(rows, no_transform{}, writer, gradient, state, width, squares);
   } else {
     random_writer<Values> writer(values, rounding, row);
-    step_behind<Optimizer>(rows, no_transform{}, writer, gradient, state, width, squares);
+    step_after<Optimizer>(rows, no_transform{}, writer, gradient, state, width, squares);
   }
 }

@@ -21,8 +21,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/pipeline/depth_controller.hpp>
-#include <deeprec/staging/spsc_ring.hpp>
-#include <deeprec/staging/staging_queue.hpp>
+#include <deeprec/queue/spsc_ring.hpp>
+#include <deeprec/queue/staging_queue.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

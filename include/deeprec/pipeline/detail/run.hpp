@@ -4,7 +4,7 @@
 //   segment 0 ── edge 0 ──> segment 1 ── edge 1 ──> segment 2      work<2>() has the outcome
 //
 // Threads are the caller's: it calls work<S>() as often as segment S has threads, each from a thread of its
-// own, and cancel() where it can't. Wait and Atomics are parameters for the explorer of tests/staging/.
+// own, and cancel() where it can't. Wait and Atomics are parameters for the explorer of tests/queue/.
 #pragma once
 
 #include <array>
@@ -57,9 +57,9 @@ class pipeline_run {
     if constexpr (traits::template node<traits::first_of(Segment)>::is_parallel) {
       worker.work(team_of<Segment>());
     } else {
-      [[maybe_unused]] const segment_end how = worker.work();
+      [[maybe_unused]] const segment_end ended = worker.work();
       if constexpr (Segment + 1 == segments) {
-        finished_ = how != segment_end::halted;
+        finished_ = ended != segment_end::halted;
         failure_ = std::move(worker.failure());
       }
     }

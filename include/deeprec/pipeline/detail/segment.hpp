@@ -91,20 +91,20 @@ class segment_worker {
   /// The only thread of its segment.
   segment_end work() noexcept {
     const time_point begun = Atomics::now();
-    const segment_end how = guarded([&] { return loop(); });
+    const segment_end ended = guarded([&] { return loop(); });
     // First no more from above, then the end below, which may wait for space.
     if constexpr (has_in) {
-      if (how == segment_end::input) failure_ = in_->take_failure();
+      if (ended == segment_end::input) failure_ = in_->take_failure();
       in_->cancel();
     }
     if constexpr (has_out) {
-      if (how != segment_end::halted) {
+      if (ended != segment_end::halted) {
         out_->note_end(number_, std::move(failure_));
         out_->put_end();
       }
     }
     tally_.elapsed_ns = ns_since(begun);
-    return how;
+    return ended;
   }
 
   /// One of several threads of its segment.
@@ -212,7 +212,7 @@ class segment_worker {
 
   // What the last stage made goes behind all items of the edge.
   template <bool Timed>
-  struct put_behind {
+  struct put_next {
     segment_worker* self;
     template <class T>
     step operator()(std::optional<T>& item) const {
@@ -225,7 +225,7 @@ class segment_worker {
 
   template <bool Timed>
   step one_item() {
-    const put_behind<Timed> deliver{this};
+    const put_next<Timed> deliver{this};
     if constexpr (has_in) {
       at_ = first;
       if (in_->take(box_) != queue_result::ok) return step::halted;
@@ -409,7 +409,7 @@ class segment_worker {
   step unordered_item(segment_team& team) {
     const step got = take_turn<Timed>(team, [] { return step::done; });
     if (got != step::done) return got;
-    const step s = pass<Timed, first>(box_.item, put_behind<Timed>{this});
+    const step s = pass<Timed, first>(box_.item, put_next<Timed>{this});
     box_.item.reset();
     return s;
   }

@@ -11,10 +11,10 @@
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
-#include <deeprec/embedding/kernels/device_runs.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
-#include <deeprec/exec/device_fault.hpp>
+#include <deeprec/embedding/kernels/device/device_pool.hpp>
+#include <deeprec/embedding/kernels/device/device_runs.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
+#include <deeprec/exec/cuda/device_fault.hpp>
 #include <deeprec/ops/unique.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {

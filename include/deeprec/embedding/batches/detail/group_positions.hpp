@@ -10,10 +10,10 @@
 #include <memory_resource>
 #include <vector>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/sizes.hpp>
+#include <deeprec/support/bulk.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline namespace DEEPREC_UNIT {
 

@@ -12,8 +12,8 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
+#include <deeprec/embedding/kernels/device/device_pool.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 

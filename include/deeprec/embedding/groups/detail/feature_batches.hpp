@@ -15,22 +15,22 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/replace.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
 #include <deeprec/embedding/groups/detail/features.hpp>
 #include <deeprec/embedding/groups/detail/update_work.hpp>
-#include <deeprec/embedding/kernels/backward.hpp>
-#include <deeprec/embedding/kernels/batch_groups.hpp>
-#include <deeprec/embedding/kernels/table_parts.hpp>
+#include <deeprec/embedding/kernels/host/backward.hpp>
+#include <deeprec/embedding/kernels/host/batch_groups.hpp>
+#include <deeprec/embedding/kernels/host/table_parts.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/containers.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/unit.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -14,21 +14,21 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
-#include <deeprec/core/first_fault.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/unit.hpp>
-#include <deeprec/embedding/kernels/backward.hpp>
-#include <deeprec/embedding/kernels/batch_groups.hpp>
-#include <deeprec/embedding/kernels/batch_rows.hpp>
-#include <deeprec/embedding/kernels/pool_job.hpp>
-#include <deeprec/embedding/kernels/pool_rules.hpp>
-#include <deeprec/embedding/kernels/resolution.hpp>
-#include <deeprec/embedding/kernels/step_groups.hpp>
-#include <deeprec/embedding/kernels/table_parts.hpp>
+#include <deeprec/embedding/kernels/host/backward.hpp>
+#include <deeprec/embedding/kernels/host/batch_groups.hpp>
+#include <deeprec/embedding/kernels/host/batch_rows.hpp>
+#include <deeprec/embedding/kernels/host/pool_job.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
+#include <deeprec/embedding/kernels/host/resolution.hpp>
+#include <deeprec/embedding/kernels/host/step_groups.hpp>
+#include <deeprec/embedding/kernels/host/table_parts.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/support/first_fault.hpp>
+#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/unit.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

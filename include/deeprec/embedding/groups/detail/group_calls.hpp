@@ -11,10 +11,10 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/verb.hpp>
 #include <deeprec/embedding/groups/detail/feature_batches.hpp>
 #include <deeprec/embedding/groups/detail/features.hpp>
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -13,16 +13,16 @@
 #include <memory_resource>
 #include <vector>
 
-#include <deeprec/core/bulk.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
-#include <deeprec/core/scratch_block.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/groups/detail/features.hpp>
-#include <deeprec/embedding/kernels/backward.hpp>
-#include <deeprec/embedding/kernels/batch_groups.hpp>
-#include <deeprec/embedding/kernels/table_parts.hpp>
+#include <deeprec/embedding/kernels/host/backward.hpp>
+#include <deeprec/embedding/kernels/host/batch_groups.hpp>
+#include <deeprec/embedding/kernels/host/table_parts.hpp>
+#include <deeprec/support/bulk.hpp>
+#include <deeprec/support/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

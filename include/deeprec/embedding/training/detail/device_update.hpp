@@ -19,8 +19,8 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/rounding.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/kernels/device_pool.hpp>
-#include <deeprec/embedding/kernels/device_runs.hpp>
+#include <deeprec/embedding/kernels/device/device_pool.hpp>
+#include <deeprec/embedding/kernels/device/device_runs.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/optim/steps.hpp>
 
@@ -307,7 +307,7 @@ class row_in_step {
 
 /// The sum of the squared gradient after the transforms.
 template <int Vec, class Transforms, class Row>
-DEEPREC_HD DEEPREC_INLINE float squares_behind(const Transforms& transforms, Row& row) {
+DEEPREC_HD DEEPREC_INLINE float squares_after(const Transforms& transforms, Row& row) {
   float squares = 0;
   DEEPREC_ROLLED
   for (int p = 0; p < row.panels(); ++p) {
@@ -324,23 +324,23 @@ DEEPREC_HD DEEPREC_INLINE float squares_behind(const Transforms& transforms, Row
 
 /// Collects the transforms of the wrappers down to the optimizer, then steps all columns.
 template <class Optimizer, int Vec, class Rows, class Transforms, class Row, class Rounding>
-DEEPREC_HD DEEPREC_INLINE void step_row_behind(const Rows& rows, const Transforms& transforms, Row& row,
-                                               const Rounding& rounding, index_t number) {
+DEEPREC_HD DEEPREC_INLINE void step_row_after(const Rows& rows, const Transforms& transforms, Row& row,
+                                              const Rounding& rounding, index_t number) {
   if constexpr (GradientTransform<Rows>) {
     float squares = 0;
-    if constexpr (Rows::needs_norm) squares = squares_behind<Vec>(transforms, row);
+    if constexpr (Rows::needs_norm) squares = squares_after<Vec>(transforms, row);
     const auto transform = rows.begin_transform(squares);
     const transforms_of<Transforms, std::remove_const_t<decltype(transform)>> all{transforms, transform};
-    step_row_behind<Optimizer, Vec>(rows.optimizer, all, row, rounding, number);
+    step_row_after<Optimizer, Vec>(rows.optimizer, all, row, rounding, number);
   } else {
     constexpr int of_element = Optimizer::element_state;
     float mean_square = 0;
     if constexpr (Optimizer::needs_mean_square) {
       const auto count = static_cast<float>(row.width() > 0 ? row.width() : 1);
-      mean_square = squares_behind<Vec>(transforms, row) / count;
+      mean_square = squares_after<Vec>(transforms, row) / count;
       if (!(mean_square <= 0x1.fffffep127F)) {  // the sum has left the range of float: in smaller units
         const transforms_of<Transforms, steps::scale_gradient> smaller{transforms, {0x1p-80F}};
-        mean_square = squares_behind<Vec>(smaller, row) / count * 0x1p80F * 0x1p80F;
+        mean_square = squares_after<Vec>(smaller, row) / count * 0x1p80F * 0x1p80F;
       }
     }
     // Each lane begins the row on a copy of its state; the copies agree, and one lane writes them back.
@@ -447,7 +447,7 @@ DEEPREC_HD DEEPREC_INLINE void step_loaded(const Team& team, const Task& task, s
   row_in_step<typename Task::element, Vec, Optimizer, Team, Gradient> here(
       team, task.row(key), task.state_of(key), task.parts, task.gradient.width, loaded, sum);
   if (task.max_norm > 0) here.unclip(task.max_norm);
-  step_row_behind<Optimizer, Vec>(task.rows, no_transforms{}, here, task.rounding, index_t{key});
+  step_row_after<Optimizer, Vec>(task.rows, no_transforms{}, here, task.rounding, index_t{key});
 }
 
 /// Takes the step of the row of one run, of any length and width.

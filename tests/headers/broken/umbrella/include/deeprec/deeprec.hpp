@@ -1,3 +1,3 @@
 #pragma once
 
-#include <deeprec/core/listed.hpp>
+#include <deeprec/core.hpp>

@@ -1,0 +1,11 @@
+// Text to batches.
+#pragma once
+
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/criteo_format.hpp>
+#include <deeprec/data/feasign_format.hpp>
+#include <deeprec/data/key_value_format.hpp>
+#include <deeprec/data/libsvm_format.hpp>
+#include <deeprec/data/sparse_batch.hpp>
+#include <deeprec/data/text_format.hpp>
+#include <deeprec/data/text_stream.hpp>

@@ -1,0 +1,31 @@
+// Tables, lookups, training of rows, groups of tables, files.
+#pragma once
+
+#include <deeprec/embedding/batches/fill_empty_bags.hpp>
+#include <deeprec/embedding/batches/jagged_batch.hpp>
+#include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/batches/partitioned_table.hpp>
+#include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/files/named_rows.hpp>
+#include <deeprec/embedding/files/named_table.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
+#include <deeprec/embedding/groups/update_features.hpp>
+#include <deeprec/embedding/lookup/fused_lookup.hpp>
+#include <deeprec/embedding/lookup/gather.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/lookup/sparse_segment.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/resolve.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/quantize.hpp>
+#include <deeprec/embedding/tables/quantized_rows.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
+#include <deeprec/embedding/tables/separate_state.hpp>
+#include <deeprec/embedding/tables/split_bf16_rows.hpp>
+#include <deeprec/embedding/tables/table_view.hpp>
+#include <deeprec/embedding/training/gradient.hpp>
+#include <deeprec/embedding/training/update.hpp>

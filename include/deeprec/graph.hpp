@@ -1,0 +1,16 @@
+// Step graphs: their intermediate form, passes, and runs.
+#pragma once
+
+#include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/ir/graph_adaptor.hpp>
+#include <deeprec/graph/passes/apply_cut.hpp>
+#include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/passes/stage_cut.hpp>
+#include <deeprec/graph/step/describe_graph.hpp>
+#include <deeprec/graph/step/lane_steps.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
+#include <deeprec/graph/step/step_costs.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
+#include <deeprec/graph/step/step_op.hpp>
+#include <deeprec/graph/step/step_program.hpp>

@@ -1,0 +1,478 @@
+// Type-erased ops of a step graph: they construct their outputs and call their functions.
+//
+//   cells of an op   | in 0 | in 1, as a list: *, *, * | variable | out 0 | out 1 |      pointers
+//
+// A node is called with the cells and casts them to the types of its handles. Without RTTI: a virtual
+// function and tables of functions. Not here: where values lie (step_layout.hpp).
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory_resource>
+#include <new>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/batch_traits.hpp>
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/step/step_op.hpp>
+#include <deeprec/plan/task_plan.hpp>
+#include <deeprec/support/containers.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+// --- values ---------------------------------------------------------------------------------------------
+
+struct unrelated;
+
+/// An optional, a smart pointer, a tuple, a variant or a plain struct: a pointer would be what it holds, or
+/// make that, and not where it allocates.
+template <class T>
+inline constexpr bool holds_value = std::is_aggregate_v<T> || requires(T& v) { *v; } || requires(T& v) {
+  v.valueless_by_exception();
+} || requires { std::tuple_size<T>::value; };
+/// A class that takes a memory resource, and not just any pointer.
+template <class T>
+inline constexpr bool takes_resource =
+    std::is_class_v<T> && !holds_value<T> && std::is_constructible_v<T, std::pmr::memory_resource*> &&
+    !std::is_constructible_v<T, unrelated*>;
+
+/// What a step that is cut by samples needs of the type of a value; null: batch_traits has no such member.
+struct value_parts {
+  index_t (*samples)(const void* value) = nullptr;
+  void (*refer)(const void* whole, index_t first, index_t count, void* part) = nullptr;
+  void (*make_room)(void* whole, index_t samples, const void* part) = nullptr;
+  void (*join)(const void* part, index_t first, void* whole) = nullptr;
+  matrix_view<float> (*gradient)(void* value) = nullptr;
+};
+
+/// What a state of a step needs of the type of a value.
+struct value_type {
+  std::size_t size;
+  std::size_t alignment;
+  void (*make)(void* place, std::pmr::memory_resource* memory, const void* constant);
+  void (*destroy)(void* place);
+  std::int64_t (*bytes)(const void* value);
+  value_parts parts{};
+};
+
+template <class T>
+std::int64_t bytes_of_value([[maybe_unused]] const T& v) {
+  if constexpr (requires { batch_traits<T>::bytes(v); }) {
+    return static_cast<std::int64_t>(batch_traits<T>::bytes(v));
+  } else if constexpr (std::ranges::contiguous_range<const T> && std::ranges::sized_range<const T>) {
+    return static_cast<std::int64_t>(sizeof(T) + std::ranges::size(v) * sizeof(*std::ranges::data(v)));
+  } else {
+    return static_cast<std::int64_t>(sizeof(T));
+  }
+}
+
+template <class T>
+constexpr value_parts parts_of_value() {
+  using traits = batch_traits<T>;
+  value_parts parts;
+  if constexpr (requires(const T& v, T& to) { traits::refer(v, index_t{}, index_t{}, to); }) {
+    parts.samples = [](const void* v) -> index_t { return traits::samples(*static_cast<const T*>(v)); };
+    parts.refer = [](const void* whole, index_t first, index_t count, void* part) {
+      traits::refer(*static_cast<const T*>(whole), first, count, *static_cast<T*>(part));
+    };
+  } else if constexpr (requires(const T& v, T& to) { to = traits::split(v, index_t{}, index_t{}); }) {
+    parts.samples = [](const void* v) -> index_t { return traits::samples(*static_cast<const T*>(v)); };
+    parts.refer = [](const void* whole, index_t first, index_t count, void* part) {
+      *static_cast<T*>(part) = traits::split(*static_cast<const T*>(whole), first, count);
+    };
+  }
+  if constexpr (requires(const T& part, T& whole) { traits::make_room(whole, index_t{}, part); }) {
+    parts.make_room = [](void* whole, index_t samples, const void* part) {
+      traits::make_room(*static_cast<T*>(whole), samples, *static_cast<const T*>(part));
+    };
+    if constexpr (requires(const T& part, T& whole) { traits::join(part, index_t{}, whole); }) {
+      parts.join = [](const void* part, index_t first, void* whole) {
+        traits::join(*static_cast<const T*>(part), first, *static_cast<T*>(whole));
+      };
+    } else if constexpr (requires(T& v) { traits::gradient(v); }) {
+      parts.gradient = [](void* v) -> matrix_view<float> { return traits::gradient(*static_cast<T*>(v)); };
+    }
+  }
+  return parts;
+}
+
+/// Of a local: made by a function, which stands in the place of a constant.
+template <class T>
+inline constexpr value_type type_of_local{
+    sizeof(T), alignof(T),
+    [](void* place, std::pmr::memory_resource*, const void* make) {
+      ::new (place) T((*static_cast<const std::function<T()>*>(make))());
+    },
+    [](void* place) { static_cast<T*>(place)->~T(); }, [](const void*) { return std::int64_t{sizeof(T)}; }};
+
+template <class T, bool Constant>
+inline constexpr value_type type_of_value{
+    sizeof(T),
+    alignof(T),
+    [](void* place, [[maybe_unused]] std::pmr::memory_resource* memory,
+       [[maybe_unused]] const void* constant) {
+      if constexpr (Constant) {
+        ::new (place) T(*static_cast<const T*>(constant));
+      } else if constexpr (takes_resource<T>) {
+        ::new (place) T(memory);
+      } else {
+        ::new (place) T();
+      }
+    },
+    [](void* place) { static_cast<T*>(place)->~T(); },
+    [](const void* v) { return bytes_of_value(*static_cast<const T*>(v)); },
+    parts_of_value<T>()};
+
+// --- inputs -----------------------------------------------------------------------------------------------
+
+/// An input of an op: a cell.
+struct step_input {
+  port_ref from;                          // of a variable: its op
+  void* object = nullptr;                 // the variable's; null: a value
+  std::size_t bytes = 0;                  // of the object
+  variable_use use = variable_use::read;  // of a variable
+  index_t window = 1;                     // of a stale read
+  [[nodiscard]] bool is_variable() const noexcept { return object != nullptr; }
+  [[nodiscard]] std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(object); }
+  [[nodiscard]] std::uintptr_t end() const noexcept { return begin() + bytes; }
+  [[nodiscard]] bool is_object(const step_input& other) const noexcept {
+    return begin() == other.begin() && bytes == other.bytes;
+  }
+  /// Of two variables: whether they share a byte, as an object and a member of it do.
+  [[nodiscard]] bool overlaps(const step_input& other) const noexcept {
+    return begin() < other.end() && other.begin() < end();
+  }
+  [[nodiscard]] bool changes() const noexcept {
+    return use == variable_use::write || use == variable_use::accumulate;
+  }
+};
+
+/// How a handle becomes an argument: its type, and its cells.
+template <class H>
+struct input_of {
+  static constexpr bool fits = false;
+  static constexpr bool is_list = false;
+  using argument = H;
+};
+template <class T>
+std::type_identity<T> type_of_handle(const value<T>&);  // of an op with one output as well
+template <class H>
+  requires requires(const H& h) { type_of_handle(h); }
+struct input_of<H> {
+  static constexpr bool fits = true;
+  static constexpr bool is_list = false;
+  using type = typename decltype(type_of_handle(std::declval<const H&>()))::type;
+  using argument = const type&;
+  static void cells(const H& h, std::vector<step_input>& to) {
+    to.push_back({handle_access::ref(static_cast<const value<type>&>(h))});
+  }
+};
+template <class T>
+struct input_of<std::vector<value<T>>> {
+  static constexpr bool fits = true;
+  static constexpr bool is_list = true;
+  using type = T;
+  using argument = op_list<const T>;
+  static void cells(const std::vector<value<T>>& list, std::vector<step_input>& to) {
+    for (const value<T>& v : list) to.push_back({handle_access::ref(v)});
+  }
+};
+template <class T>
+struct input_of<variable_access<T>> {
+  static constexpr bool fits = true;
+  static constexpr bool is_list = false;
+  using argument = T&;
+  static void cells(const variable_access<T>& v, std::vector<step_input>& to) {
+    to.push_back({handle_access::ref(v), handle_access::object(v), sizeof(T), handle_access::use(v),
+                  handle_access::window(v)});
+  }
+};
+
+template <class T>
+struct is_variable_handle : std::false_type {};
+template <class T>
+struct is_variable_handle<variable<T>> : std::true_type {};
+
+// --- ops ------------------------------------------------------------------------------------------------
+
+/// Names and values, as text: of a number the shortest one that reads as the same number.
+using attribute_list = std::vector<std::pair<std::string, std::string>>;
+
+struct attribute_taker {
+  attribute_list& to;
+  template <class T>
+  void operator()(std::string_view name, const T& v) const {
+    if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      to.emplace_back(name, std::string_view(v));
+    } else if constexpr (std::same_as<T, bool>) {
+      to.emplace_back(name, v ? "true" : "false");
+    } else {
+      static_assert(std::is_arithmetic_v<T>,
+                    "deeprec::step_graph: an attribute of an op is no number and no text. Fix: visit(name, "
+                    "value) with an integer, a floating-point number or a string");
+      if constexpr (std::is_floating_point_v<T>) {
+        char text[64];
+        to.emplace_back(name, std::string(text, std::to_chars(text, text + sizeof text, v).ptr));
+      } else {
+        to.emplace_back(name, std::to_string(v));
+      }
+    }
+  }
+};
+
+/// The part of the state of a step that tasks of a plan use.
+struct step_cells {
+  void** cells = nullptr;
+  const step_call* call = nullptr;    // of the run in flight
+  bool ended = false;                 // the source has
+  std::optional<fault> source_fault;  // with the text that a status can't hold
+};
+
+/// While it exists, ops get the call.
+class call_in_flight {
+ public:
+  call_in_flight(step_cells& step, const step_call& call) noexcept : step_(step) { step.call = &call; }
+  call_in_flight(const call_in_flight&) = delete;
+  call_in_flight& operator=(const call_in_flight&) = delete;
+  ~call_in_flight() { step_.call = nullptr; }
+
+ private:
+  step_cells& step_;
+};
+
+class step_node {
+ public:
+  step_node() = default;
+  step_node(const step_node&) = delete;
+  step_node& operator=(const step_node&) = delete;
+  virtual ~step_node() = default;
+
+  [[nodiscard]] virtual status run(void* const* cells, const step_call& call) const = 0;
+  /// Of a source: false where there is no further step.
+  [[nodiscard]] virtual result<bool> draw(void* const* cells, const step_call& call) const {
+    const status s = run(cells, call);
+    if (!s) return s;
+    return true;
+  }
+  /// Adds the op to a plan of step_cells.
+  virtual index_t add_to(task_list& list, std::string_view name, std::size_t first_cell,
+                         std::span<const index_t> after, double cost) const = 0;
+  virtual void attributes(attribute_list&) const {}
+};
+
+/// A task of a plan: tasks of one type of op stand side by side.
+template <class Node>
+struct node_task {
+  const Node* node;
+  std::size_t first_cell;
+  auto operator()(const task_call& call) const {
+    step_cells& step = call.in<step_cells>();
+    return node->call(step.cells + first_cell, *step.call);
+  }
+};
+
+/// Where the cells of an argument begin, and of lists their number.
+template <std::size_t Inputs>
+struct input_places {
+  std::array<std::size_t, Inputs> first{};
+  std::array<index_t, Inputs> count{};
+  std::size_t cells = 0;
+};
+
+template <class Op, class Ins, class Outs>
+struct op_call;
+template <class Op, class... In, class... Out>
+struct op_call<Op, std::tuple<In...>, op_outputs<Out...>> {
+  using arguments = std::tuple<typename input_of<In>::argument...>;
+  static constexpr bool with_step =
+      std::is_invocable_v<const Op&, const step_call&, typename input_of<In>::argument..., Out&...>;
+  static constexpr bool without_step =
+      std::is_invocable_v<const Op&, typename input_of<In>::argument..., Out&...>;
+  static constexpr bool if_not_const =
+      std::is_invocable_v<Op&, const step_call&, typename input_of<In>::argument..., Out&...> ||
+      std::is_invocable_v<Op&, typename input_of<In>::argument..., Out&...>;
+  static constexpr auto returned() {
+    if constexpr (with_step) {
+      return std::type_identity<
+          std::invoke_result_t<const Op&, const step_call&, typename input_of<In>::argument..., Out&...>>();
+    } else if constexpr (without_step) {
+      return std::type_identity<
+          std::invoke_result_t<const Op&, typename input_of<In>::argument..., Out&...>>();
+    } else {
+      return std::type_identity<void>();
+    }
+  }
+  using result_type = typename decltype(returned())::type;
+  static constexpr bool fits = with_step || without_step;
+  static constexpr bool returns_status = std::is_void_v<result_type> || std::same_as<result_type, status>;
+};
+
+template <class Op, class Ins, class Outs>
+class op_node;
+
+template <class Op, class... In, class... Out>
+class op_node<Op, std::tuple<In...>, op_outputs<Out...>> final : public step_node {
+  using traits = op_call<Op, std::tuple<In...>, op_outputs<Out...>>;
+  static constexpr bool any_list = (input_of<In>::is_list || ...);
+
+ public:
+  op_node(Op op, const input_places<sizeof...(In)>& places) : op_(std::move(op)), places_(places) {}
+
+  DEEPREC_INLINE auto call(void* const* cells, const step_call& step) const {
+    return call(cells, step, std::index_sequence_for<In...>(), std::index_sequence_for<Out...>());
+  }
+  [[nodiscard]] status run(void* const* cells, const step_call& step) const override {
+    if constexpr (std::is_void_v<typename traits::result_type>) {
+      call(cells, step);
+      return {};
+    } else {
+      return call(cells, step);
+    }
+  }
+  index_t add_to(task_list& list, std::string_view name, std::size_t first_cell,
+                 std::span<const index_t> after, double cost) const override {
+    return list.add(name, node_task<op_node>{this, first_cell}, after, cost);
+  }
+  void attributes(attribute_list& to) const override {
+    const attribute_taker take{to};
+    if constexpr (requires { op_.for_each_attribute(take); }) op_.for_each_attribute(take);
+  }
+
+ private:
+  template <std::size_t... Input, std::size_t... Output>
+  DEEPREC_INLINE auto call(void* const* cells, const step_call& step, std::index_sequence<Input...>,
+                           std::index_sequence<Output...>) const {
+    void* const* const outs = cells + (any_list ? places_.cells : sizeof...(In));
+    if constexpr (traits::with_step) {
+      return op_(step, input<In, Input>(cells)..., *static_cast<Out*>(outs[Output])...);
+    } else {
+      return op_(input<In, Input>(cells)..., *static_cast<Out*>(outs[Output])...);
+    }
+  }
+  template <class H, std::size_t Place>
+  DEEPREC_INLINE typename input_of<H>::argument input(void* const* cells) const {
+    if constexpr (input_of<H>::is_list) {
+      return {cells + places_.first[Place], places_.count[Place]};
+    } else {
+      return *static_cast<std::remove_reference_t<typename input_of<H>::argument>*>(
+          cells[any_list ? places_.first[Place] : Place]);
+    }
+  }
+
+  const Op op_;
+  const input_places<sizeof...(In)> places_;
+};
+
+/// How a source is called: with its output; before it with the step, where it takes one.
+template <class F, class T>
+struct source_call {
+  static constexpr bool with_step = std::is_invocable_v<F&, const step_call&, T&>;
+  static constexpr auto returned() {
+    if constexpr (with_step) {
+      return std::type_identity<std::invoke_result_t<F&, const step_call&, T&>>();
+    } else if constexpr (std::is_invocable_v<F&, T&>) {
+      return std::type_identity<std::invoke_result_t<F&, T&>>();
+    } else {
+      return std::type_identity<void>();
+    }
+  }
+  using result_type = typename decltype(returned())::type;
+  static constexpr bool fits = std::same_as<result_type, bool> || std::same_as<result_type, result<bool>>;
+};
+
+/// A source may have a state: one thread at a time calls it.
+template <class F, class T>
+class source_node final : public step_node {
+ public:
+  explicit source_node(F f) : f_(std::move(f)) {}
+
+  [[nodiscard]] result<bool> draw(void* const* cells, const step_call& step) const override {
+    T& out = *static_cast<T*>(cells[0]);
+    if constexpr (source_call<F, T>::with_step) {
+      return f_(step, out);
+    } else {
+      return f_(out);
+    }
+  }
+  [[nodiscard]] status run(void* const* cells, const step_call& step) const override {
+    const result<bool> more = draw(cells, step);
+    if (!more) return more.fault();
+    if (!more.value()) return ended();
+    return {};
+  }
+  index_t add_to(task_list& list, std::string_view name, std::size_t first_cell,
+                 std::span<const index_t> after, double cost) const override {
+    return list.add(
+        name,
+        [this, first_cell](const task_call& call) -> status {
+          step_cells& step = call.in<step_cells>();
+          result<bool> more = draw(step.cells + first_cell, *step.call);
+          if (!more) {
+            const status why = more.fault();
+            step.source_fault = more.fault();
+            return why;
+          }
+          step.ended = !more.value();
+          return step.ended ? ended() : status();
+        },
+        after, cost);
+  }
+
+ private:
+  static status ended() {
+    return {errc::closed, "step_graph: a step must have an item of the source (it has ended)"};
+  }
+
+  mutable F f_;
+};
+
+/// What an op is beside its call: from its members, where it has them.
+template <class Op>
+constexpr const char* kind_of_op() noexcept {
+  if constexpr (requires { std::string_view(Op::kind); }) {
+    return Op::kind;
+  } else {
+    return "opaque";
+  }
+}
+template <class Op>
+constexpr bool is_id_lookup_op() noexcept {
+  if constexpr (requires { Op::id_lookup; }) {
+    return Op::id_lookup;
+  } else {
+    return false;
+  }
+}
+
+/// The outputs: those given to add(), or the op's own.
+template <class Op, class... Given>
+constexpr auto outputs_of_op() noexcept {
+  if constexpr (sizeof...(Given) > 0) {
+    return op_outputs<Given...>();
+  } else if constexpr (requires { typename Op::outputs; }) {
+    return typename Op::outputs();
+  } else if constexpr (requires { typename Op::output; }) {
+    return op_outputs<typename Op::output>();
+  } else {
+    return op_outputs<>();
+  }
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

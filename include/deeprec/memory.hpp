@@ -1,0 +1,4 @@
+// Memory resources.
+#pragma once
+
+#include <deeprec/memory/huge_page_resource.hpp>

@@ -1,0 +1,12 @@
+// Tensor operators.
+#pragma once
+
+#include <deeprec/ops/cast.hpp>
+#include <deeprec/ops/column_sums.hpp>
+#include <deeprec/ops/dedup_rows.hpp>
+#include <deeprec/ops/dynamic_stitch.hpp>
+#include <deeprec/ops/expression.hpp>
+#include <deeprec/ops/row_select.hpp>
+#include <deeprec/ops/tile.hpp>
+#include <deeprec/ops/transpose.hpp>
+#include <deeprec/ops/unique.hpp>

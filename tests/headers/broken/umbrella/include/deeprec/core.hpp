@@ -1,0 +1,3 @@
+#pragma once
+
+#include <deeprec/core/listed.hpp>
