@@ -1,6 +1,6 @@
 # cmake -DROOT=<repository> -P doc_names.cmake
-# Links in README.md, CONTRIBUTING.md and all pages of docs/ lead to files. Names in README.md, CONTRIBUTING.md, docs/*.md and docs/guide
-# exist: of what stands in backticks, paths, targets, macros, options of programs, names with ::, names that are called, and
+# Links in README.md, CONTRIBUTING.md and all pages of docs/ lead to files. Names in README.md, CONTRIBUTING.md, docs/*.md and
+# docs/guide/*.md exist: of what stands in backticks, paths, targets, macros, options of programs, names with ::, names that are called, and
 # spans of one identifier. A name that only a namespace within deeprec has is written with it (combiner::sum). X is a
 # placeholder. Names of others stand in doc_names_allowed.txt.
 
