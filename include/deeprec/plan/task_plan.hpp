@@ -234,8 +234,9 @@ class task_plan {
     pieces.close();
     std::vector<effect_order> of_piece(pieces.size());
     std::vector<std::int32_t> last(list.rows_.size(), -1);  // the op that an op has an edge to
-    for (const auto& [op, what] : effects) {
-      const auto v = static_cast<std::int32_t>(op);
+    for (const auto& of_op : effects) {
+      const auto v = static_cast<std::int32_t>(of_op.first);
+      const effect& what = of_op.second;
       const auto edge = [&edges, &last, v](std::int32_t u) {
         if (u != v && std::exchange(last[index(u)], v) != v) edges.push_back({u, v});
       };

@@ -10,7 +10,7 @@
 //   ids ──> positions grouped by row ──one worker per group──> gradient in scratch ──> row in place
 //
 // Only ids that may be repeated are sorted. On several threads each does all of this for its own part of a
-// direct table's rows (kernels/table_parts.hpp).
+// direct table's rows (kernels/host/table_parts.hpp).
 //
 // Gradients of N rows are never materialised. Not here: gradients of the weights, and gradients that are
 // returned instead of applied (gradient.hpp).

@@ -5,7 +5,7 @@
 //   the others            a unit each, or parts of one that        the longest first, each to the thread with
 //                         takes more than a thread's share         the least to do
 //
-// Not here: the steps (feature_batches.hpp), parts of rows (kernels/table_parts.hpp).
+// Not here: the steps (feature_batches.hpp), parts of rows (kernels/host/table_parts.hpp).
 #pragma once
 
 #include <algorithm>
