@@ -206,9 +206,9 @@ void round_of(figures& f, const std::string& counter, const std::string& which,
         p = in_turn(count, f.swapped(), l.ours, call);
       } else {  // the threads of the one that waits spin, and take the other's processors
         std::vector<double> one, two;
-        for (const bool first : {!f.swapped(), f.swapped()}) {
+        for (const bool ours_first : {!f.swapped(), f.swapped()}) {
           for (int i = 0; i < count + 1; ++i)
-            (first ? one : two).push_back(first ? seconds_of(l.ours) : seconds_of(call));
+            (ours_first ? one : two).push_back(first ? seconds_of(l.ours) : seconds_of(call));
         }
         p = {median(one), median(two), median(two) / median(one)};
       }

@@ -207,7 +207,7 @@ TEST_CASE("update: the comparison above finds a part that is left out") {
     const table_part part(p, 3);
     part_sizes sizes;
     sizes.add(resolved, part);
-    CHECK(sizes.behind == positions);
+    CHECK(sizes.space == positions);
     positions += sizes.positions;
     auto& groups = memory.make(p, sizes);
     groups.add(resolved, matrix_view<const float>(values.data(), 300, width), part);
