@@ -163,9 +163,8 @@ class calibration {
     if (narrow <= 0 || wide <= 0) return;
     // A row of D = 16 has 1 line, of D = 128 it has 8.
     const double line = (wide - narrow) / static_cast<double>(count) / 7;
-    tuning_.line_ns = (std::max)(static_cast<index_t>(line + 0.5), index_t{1});
-    tuning_.row_ns =
-        (std::max)(static_cast<index_t>(narrow / static_cast<double>(count) - line + 0.5), index_t{1});
+    tuning_.line_ns = (std::max)(index_t{std::lround(line)}, index_t{1});
+    tuning_.row_ns = (std::max)(index_t{std::lround(narrow / static_cast<double>(count) - line)}, index_t{1});
   }
 
   void measure_copies() {

@@ -109,7 +109,7 @@ inline std::string why_this_isa(isa best, isa active, const char* wanted) {
     return active == best ? "the best that this machine runs"
                           : "DEEPREC_ISA was set when the choice was made";
   }
-  const std::string setting = std::string("DEEPREC_ISA=") + wanted;
+  std::string setting = std::string("DEEPREC_ISA=") + wanted;
   for (const isa candidate : every_isa) {
     if (std::strcmp(wanted, to_string(candidate)) != 0) continue;
     if (candidate > best) return setting + " asks for more than this machine has";

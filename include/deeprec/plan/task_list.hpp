@@ -216,9 +216,9 @@ class task_list {
   };
 
   /// Ops added while the scope lives run on that stream.
-  [[nodiscard]] scope on_stream(int stream) { return scope(this, {stream, -1}); }
+  [[nodiscard]] scope on_stream(int stream) { return {this, {stream, -1}}; }
   /// Ops added while the scope lives run on the stream of that op.
-  [[nodiscard]] scope colocate_with(index_t leader) { return scope(this, {-1, leader}); }
+  [[nodiscard]] scope colocate_with(index_t leader) { return {this, {-1, leader}}; }
 
   /// Adds an op that starts when those in `after` have ended; returns its number. The task is moved into the
   /// list; std::ref(task) refers to it instead.
@@ -330,7 +330,7 @@ class task_list {
     detail::make_room(rows_);
     const std::size_t name_at = names_.size(), first = after_.size();
     names_.append(name);
-    const std::less<const index_t*> below;
+    const std::less<> below;
     const bool own = !below(after.data(), after_.data()) && below(after.data(), after_.data() + first);
     const std::size_t offset = own ? static_cast<std::size_t>(after.data() - after_.data()) : 0;
     after_.resize(first + after.size());

@@ -48,7 +48,7 @@ void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& defa
   const index_t fills = default_id.has_value() ? 1 : 0;
   const index_t positions = in.end_position() - in.first_position();
   const index_t grain = bags_per_piece(bags, positions);
-  const double ns = static_cast<double>(bags + positions);
+  const auto ns = static_cast<double>(bags + positions);
   auto* const offsets = size_offsets(out, bags);
   using offset_type = std::remove_pointer_t<decltype(offsets)>;
   run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {

@@ -126,7 +126,7 @@ struct numbered_rows {
 
   [[nodiscard]] index_t rows() const noexcept { return count; }
   [[nodiscard]] const std::byte* data() const noexcept { return nullptr; }
-  [[nodiscard]] format_type format() const noexcept { return format_type(0); }
+  [[nodiscard]] format_type format() const noexcept { return {0}; }
 };
 
 template <class Pooling>

@@ -194,7 +194,7 @@ class staged_run {
     if (!waiting_.empty()) {
       std::optional<item> next(std::in_place, this, std::move(waiting_.back()));
       waiting_.pop_back();
-      return result<std::optional<item>>(std::move(next));  // nvcc would copy it
+      return {std::move(next)};  // nvcc would copy it
     }
     if (source_over_) return std::optional<item>();
     lease step = states_->try_acquire();
