@@ -1,0 +1,10 @@
+// Defines nothing for users.
+#pragma once
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace detail {
+inline int one() { return 1; }
+}  // namespace detail
+
+}}  // namespace deeprec::DEEPREC_ABI
