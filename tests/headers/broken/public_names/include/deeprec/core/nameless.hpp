@@ -1,10 +1,6 @@
 // Defines nothing for users.
 #pragma once
 
-namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline int one() { return 1; }
-}  // namespace detail
-
-}}  // namespace deeprec::DEEPREC_ABI
+}}}  // namespace deeprec::DEEPREC_ABI::detail
