@@ -10,6 +10,11 @@ set(DEEPREC_HEADERS
     include/deeprec/core/contract.hpp
     include/deeprec/core/coo_view.hpp
     include/deeprec/core/detail/cache_sizes.hpp
+    include/deeprec/core/detail/cpu_features.hpp
+    include/deeprec/core/detail/dtype_bits.hpp
+    include/deeprec/core/detail/folded_hash.hpp
+    include/deeprec/core/detail/random_rounding.hpp
+    include/deeprec/core/detail/task_state.hpp
     include/deeprec/core/dtypes.hpp
     include/deeprec/core/executor.hpp
     include/deeprec/core/hash.hpp
@@ -105,27 +110,36 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/metrics/grouped_auc.hpp
     include/deeprec/dense/metrics/metrics.hpp
     include/deeprec/describe.hpp
+    include/deeprec/detail/calibration.hpp
+    include/deeprec/detail/description_texts.hpp
     include/deeprec/embedding.hpp
+    include/deeprec/embedding/batches/detail/bag_passes.hpp
     include/deeprec/embedding/batches/detail/device_batches.hpp
     include/deeprec/embedding/batches/detail/divider.hpp
+    include/deeprec/embedding/batches/detail/entries.hpp
     include/deeprec/embedding/batches/detail/group_positions.hpp
+    include/deeprec/embedding/batches/detail/partition_ids.hpp
     include/deeprec/embedding/batches/device_batches.cuh
     include/deeprec/embedding/batches/fill_empty_bags.hpp
     include/deeprec/embedding/batches/jagged_batch.hpp
     include/deeprec/embedding/batches/partition.hpp
+    include/deeprec/embedding/batches/partition_strategy.hpp
     include/deeprec/embedding/batches/partitioned_table.hpp
     include/deeprec/embedding/batches/prune_invalid.hpp
     include/deeprec/embedding/detail/row_elements.hpp
     include/deeprec/embedding/files/detail/table_file_blocks.hpp
     include/deeprec/embedding/files/detail/table_file_layout.hpp
+    include/deeprec/embedding/files/detail/table_file_passes.hpp
     include/deeprec/embedding/files/detail/whole_file.hpp
     include/deeprec/embedding/files/named_rows.hpp
     include/deeprec/embedding/files/named_table.hpp
     include/deeprec/embedding/files/table_file.hpp
+    include/deeprec/embedding/files/table_file_options.hpp
     include/deeprec/embedding/groups/detail/device_group.hpp
     include/deeprec/embedding/groups/detail/feature_batches.hpp
     include/deeprec/embedding/groups/detail/features.hpp
     include/deeprec/embedding/groups/detail/group_calls.hpp
+    include/deeprec/embedding/groups/detail/step_features.hpp
     include/deeprec/embedding/groups/detail/update_work.hpp
     include/deeprec/embedding/groups/feature_group.hpp
     include/deeprec/embedding/groups/lookup_features.cuh
@@ -176,16 +190,21 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/tables/split_bf16_rows.hpp
     include/deeprec/embedding/tables/table_view.hpp
     include/deeprec/embedding/training/detail/device_update.hpp
+    include/deeprec/embedding/training/detail/gather_gradients.hpp
     include/deeprec/embedding/training/detail/position_dots.inl
+    include/deeprec/embedding/training/detail/update_job.hpp
     include/deeprec/embedding/training/gradient.cuh
     include/deeprec/embedding/training/gradient.hpp
+    include/deeprec/embedding/training/sparse_gradient.hpp
     include/deeprec/embedding/training/update.cuh
     include/deeprec/embedding/training/update.hpp
     include/deeprec/exec.hpp
     include/deeprec/exec/cuda/cuda_staging.hpp
     include/deeprec/exec/cuda/cuda_stream.hpp
     include/deeprec/exec/cuda/cuda_workspace.hpp
+    include/deeprec/exec/cuda/detail/stream_parts.hpp
     include/deeprec/exec/cuda/device_fault.hpp
+    include/deeprec/exec/cuda/stream_priority.hpp
     include/deeprec/exec/cuda/warp_team.cuh
     include/deeprec/exec/detail/affinity.hpp
     include/deeprec/exec/detail/bulk_board.hpp
@@ -198,18 +217,26 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/ir/graph_adaptor.hpp
     include/deeprec/graph/passes/apply_cut.hpp
     include/deeprec/graph/passes/detail/cut_problem.hpp
+    include/deeprec/graph/passes/detail/cut_rewriter.hpp
+    include/deeprec/graph/passes/detail/cut_search.hpp
+    include/deeprec/graph/passes/detail/cut_words.hpp
+    include/deeprec/graph/passes/detail/list_stages.hpp
     include/deeprec/graph/passes/detail/max_flow.hpp
     include/deeprec/graph/passes/detail/stage_region.hpp
     include/deeprec/graph/passes/explain_cut.hpp
     include/deeprec/graph/passes/smart_stage.hpp
     include/deeprec/graph/passes/stage_cut.hpp
+    include/deeprec/graph/passes/staged_graph.hpp
     include/deeprec/graph/step/describe_graph.hpp
+    include/deeprec/graph/step/detail/graph_words.hpp
     include/deeprec/graph/step/detail/lane_plan.hpp
     include/deeprec/graph/step/detail/lane_run.hpp
+    include/deeprec/graph/step/detail/staged_run.hpp
     include/deeprec/graph/step/detail/step_core.hpp
     include/deeprec/graph/step/detail/step_layout.hpp
     include/deeprec/graph/step/detail/step_nodes.hpp
     include/deeprec/graph/step/lane_steps.hpp
+    include/deeprec/graph/step/staged_options.hpp
     include/deeprec/graph/step/staged_program.hpp
     include/deeprec/graph/step/step_costs.hpp
     include/deeprec/graph/step/step_graph.hpp
@@ -285,6 +312,8 @@ set(DEEPREC_HEADERS
     include/deeprec/pipeline/statistics.hpp
     include/deeprec/plan.hpp
     include/deeprec/plan/cuda_stream_pool.hpp
+    include/deeprec/plan/detail/stream_dealer.hpp
+    include/deeprec/plan/detail/task_store.hpp
     include/deeprec/plan/digraph.hpp
     include/deeprec/plan/effects.hpp
     include/deeprec/plan/plan_run.hpp
@@ -294,10 +323,13 @@ set(DEEPREC_HEADERS
     include/deeprec/plan/trace_recorder.hpp
     include/deeprec/queue.hpp
     include/deeprec/queue/detail/index_stack.hpp
+    include/deeprec/queue/detail/polling_waits.hpp
     include/deeprec/queue/detail/slot_ring.hpp
+    include/deeprec/queue/detail/waiting_room.hpp
     include/deeprec/queue/event_count.hpp
     include/deeprec/queue/mpmc_ring.hpp
     include/deeprec/queue/packed_batch.hpp
+    include/deeprec/queue/queue_result.hpp
     include/deeprec/queue/reorder_buffer.hpp
     include/deeprec/queue/ring_handles.hpp
     include/deeprec/queue/spsc_ring.hpp

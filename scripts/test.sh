@@ -59,7 +59,9 @@ fi
 install_packages
 for part in "${wanted[@]}"; do
   case "$part" in
-    headers | fuzz) install_packages clang && install_packages universal-ctags && fetch_clang_format ;;
+    release) fetch_clang_format ;;
+    headers) install_packages clang && install_packages universal-ctags && install_packages clang-tidy ;;
+    fuzz) install_packages clang ;;
     device) fetch_cuobjdump ;;
     units) install_packages python3-matplotlib && install_packages doxygen ;;
     aarch64) if [[ "$(uname -m)" == x86_64 ]]; then install_packages g++-aarch64-linux-gnu qemu-user; fi ;;

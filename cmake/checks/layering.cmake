@@ -24,6 +24,7 @@ set(layer_sharding 7)
 set(layer_graph 8)
 set(layer_serving 9)
 set(layer_interop 9)
+set(layer_detail 10) # of the headers beside the folders
 set(neighbours_interop serving) # the one exception
 
 # The rooms of a folder: a room includes itself and what stands before it.
@@ -49,7 +50,7 @@ foreach(header IN LISTS HEADERS)
       endif()
       set(opened FALSE)
     endif()
-    if(header MATCHES "/(detail|kernels)/" AND line MATCHES "^namespace deeprec { inline namespace DEEPREC_ABI { *$")
+    if(header MATCHES "(^|/)(detail|kernels)/" AND line MATCHES "^namespace deeprec { inline namespace DEEPREC_ABI { *$")
       set(opened TRUE)
     endif()
     # The source of regions is included by simd/foreach_region.hpp.

@@ -5,7 +5,7 @@
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 # For no umbrella of the host: private headers, headers of one component or of one host framework.
-set(apart "/detail/" "/kernels/" "_kernels[.]hpp$" "^(support|simd|interop)/" "(^|/)cuda_" "onednn" "^data/(gzip|zstd)_"
+set(apart "(^|/)detail/" "/kernels/" "_kernels[.]hpp$" "^(support|simd|interop)/" "(^|/)cuda_" "onednn" "^data/(gzip|zstd)_"
           "^data/farmhash[.]")
 
 # Faults unless an umbrella of this tree includes a header.

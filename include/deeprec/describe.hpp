@@ -16,18 +16,17 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iosfwd>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/isa.hpp>
 #include <deeprec/core/kernel_tuning.hpp>
+#include <deeprec/detail/description_texts.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 
@@ -104,29 +103,6 @@ constexpr const char* to_string(description::page_kind kind) noexcept {
 
 namespace detail {
 
-inline std::string why_this_isa(isa best, isa active, const char* wanted) {
-  if (wanted == nullptr) {
-    return active == best ? "the best that this machine runs"
-                          : "DEEPREC_ISA was set when the choice was made";
-  }
-  const std::string setting = std::string("DEEPREC_ISA=") + wanted;
-  for (const isa candidate : every_isa) {
-    if (std::strcmp(wanted, to_string(candidate)) != 0) continue;
-    if (candidate > best) return setting + " asks for more than this machine has";
-    if (candidate == active) return setting;
-    return setting + " was set after the choice was made";
-  }
-  return setting + " names no instruction set, and changes nothing";
-}
-
-inline std::string why_this_tuning(const char* wanted) {
-  if (wanted == nullptr) return "for the caches of this machine";
-  kernel_tuning ignored;
-  const std::string_view refused = apply_tuning(ignored, wanted);
-  const std::string setting = std::string("DEEPREC_TUNING=") + wanted;
-  return refused.empty() ? setting : setting + ", of which " + std::string(refused) + " changes nothing";
-}
-
 inline description::page_kind kind_of_pages(const huge_page_report& report) noexcept {
   if (report.mapped == 0) return description::page_kind::nothing_mapped;
   if (report.explicit_huge * 2 >= report.mapped) return description::page_kind::explicit_huge;
@@ -134,32 +110,6 @@ inline description::page_kind kind_of_pages(const huge_page_report& report) noex
   if (report.transparent_huge * 2 >= report.resident) return description::page_kind::transparent_huge;
   return report.transparent_huge + report.explicit_huge > 0 ? description::page_kind::mixed
                                                             : description::page_kind::ordinary;
-}
-
-// "always [madvise] never" -> madvise
-inline std::string transparent_huge_page_setting() {
-  char line[128] = "";
-  if (std::FILE* file = std::fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re")) {
-    if (std::fgets(line, sizeof(line), file) == nullptr) line[0] = '\0';
-    std::fclose(file);
-  }
-  const char* open = std::strchr(line, '[');
-  const char* close = open == nullptr ? nullptr : std::strchr(open, ']');
-  return close == nullptr ? "unknown" : std::string(open + 1, close);
-}
-
-// "0-3 8-11"
-inline std::string ranges(const std::vector<int>& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    if (!text.empty()) text += ' ';
-    text += std::to_string(numbers[i]);
-    if (last > i) text += '-' + std::to_string(numbers[last]);
-    i = last + 1;
-  }
-  return text;
 }
 
 // The components of a translation unit are encoded in a type, so that units which differ don't share a

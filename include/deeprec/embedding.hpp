@@ -4,11 +4,13 @@
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/batches/partition_strategy.hpp>
 #include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
+#include <deeprec/embedding/files/table_file_options.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
@@ -28,4 +30,5 @@
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
+#include <deeprec/embedding/training/sparse_gradient.hpp>
 #include <deeprec/embedding/training/update.hpp>

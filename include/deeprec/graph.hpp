@@ -7,8 +7,10 @@
 #include <deeprec/graph/passes/explain_cut.hpp>
 #include <deeprec/graph/passes/smart_stage.hpp>
 #include <deeprec/graph/passes/stage_cut.hpp>
+#include <deeprec/graph/passes/staged_graph.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
+#include <deeprec/graph/step/staged_options.hpp>
 #include <deeprec/graph/step/staged_program.hpp>
 #include <deeprec/graph/step/step_costs.hpp>
 #include <deeprec/graph/step/step_graph.hpp>

@@ -4,6 +4,7 @@
 #include <deeprec/queue/event_count.hpp>
 #include <deeprec/queue/mpmc_ring.hpp>
 #include <deeprec/queue/packed_batch.hpp>
+#include <deeprec/queue/queue_result.hpp>
 #include <deeprec/queue/reorder_buffer.hpp>
 #include <deeprec/queue/ring_handles.hpp>
 #include <deeprec/queue/spsc_ring.hpp>

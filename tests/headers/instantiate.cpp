@@ -156,10 +156,10 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   huge_page_resource huge(huge_page_resource::explicit_pages::try_);
   ctx.memory = &huge;
   pool.parallel_for(n, 4, [](index_t, index_t, int) {});
-  expect(pool.post([](std::stop_token) {}));
-  expect(here.post([](std::stop_token) {}));
+  expect(pool.post([](const std::stop_token&) {}));
+  expect(here.post([](const std::stop_token&) {}));
   task_handle handle;
-  expect(pool.post([](std::stop_token) { return status(); }, {}, handle));
+  expect(pool.post([](const std::stop_token&) { return status(); }, {}, handle));
   expect(handle.join());
   expect(here.post([] {}, {}, handle));
   expect(handle.join());

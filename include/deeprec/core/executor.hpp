@@ -39,7 +39,7 @@ struct any_bulk_body {
   void operator()(index_t, index_t, int) const {}
 };
 struct any_task {
-  void operator()(std::stop_token) const {}
+  void operator()(const std::stop_token&) const {}
 };
 }  // namespace detail
 

@@ -11,10 +11,7 @@
 #include <cstring>
 
 #include <deeprec/core/config.hpp>
-
-#if DEEPREC_X86
-#  include <cpuid.h>
-#endif
+#include <deeprec/core/detail/cpu_features.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -38,14 +35,6 @@ constexpr const char* to_string(isa which) noexcept {
 
 namespace detail {
 
-/// The features that the regions of code are compiled for (simd/begin_avx2.hpp and so on): true where
-/// processor and operating system support them.
-struct cpu_features {
-  bool avx2 = false, fma = false, bmi2 = false, f16c = false;
-  bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false;
-  bool avx512bf16 = false;
-};
-
 constexpr isa best_isa_of(const cpu_features& has) noexcept {
   const bool avx2 = has.avx2 && has.fma && has.bmi2 && has.f16c;
   const bool avx512 = avx2 && has.avx512f && has.avx512bw && has.avx512dq && has.avx512vl;
@@ -53,24 +42,6 @@ constexpr isa best_isa_of(const cpu_features& has) noexcept {
   if (avx512) return isa::avx512;
   return avx2 ? isa::avx2 : isa::portable;
 }
-
-#if DEEPREC_X86
-inline cpu_features features_of_this_cpu() noexcept {
-  cpu_features has;
-  has.avx2 = __builtin_cpu_supports("avx2") != 0;
-  has.fma = __builtin_cpu_supports("fma") != 0;
-  has.bmi2 = __builtin_cpu_supports("bmi2") != 0;
-  // clang 14's __builtin_cpu_supports does not know f16c. It needs no OS support beyond that of avx2.
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  has.f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1U) != 0;
-  has.avx512f = __builtin_cpu_supports("avx512f") != 0;
-  has.avx512bw = __builtin_cpu_supports("avx512bw") != 0;
-  has.avx512dq = __builtin_cpu_supports("avx512dq") != 0;
-  has.avx512vl = __builtin_cpu_supports("avx512vl") != 0;
-  has.avx512bf16 = __builtin_cpu_supports("avx512bf16") != 0;
-  return has;
-}
-#endif
 
 }  // namespace detail
 

@@ -16,11 +16,8 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/detail/cache_sizes.hpp>
+#include <deeprec/core/detail/cpu_features.hpp>
 #include <deeprec/core/dtypes.hpp>
-
-#if DEEPREC_X86
-#  include <cpuid.h>
-#endif
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -86,21 +83,6 @@ constexpr kernel_tuning tuning_for(index_t second_level, index_t third_level) no
   made.own_cache_bytes = second_level > 0 ? std::clamp(second_level, mb / 4, 4 * mb) : mb;
   made.kept_bytes = made.own_cache_bytes + std::clamp(third_level / 2, index_t{0}, 4 * mb);
   return made;
-}
-
-/// AMD's family 26, Zen 5: sums were measured to be faster out of the first level there, and its first-level
-/// TLB holds 96 pages.
-inline bool is_zen_5() noexcept {
-#if DEEPREC_X86
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned authentic_amd = 0x68747541;  // "Auth"
-  if (__get_cpuid(0, &a, &b, &c, &d) == 0 || b != authentic_amd) return false;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return false;
-  const unsigned family = ((a >> 8) & 15U) + ((a >> 20) & 255U);
-  return family >= 26;
-#else
-  return false;
-#endif
 }
 
 /// Applies name=value,name=value. Returns the first part that names no value, or holds none that is allowed:

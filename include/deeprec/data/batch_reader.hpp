@@ -112,7 +112,7 @@ inline std::string_view load_lines(const text_source& source, index_t begin, ind
   }
   // The byte before the chunk tells whether a line begins with the chunk. It is stored at the end of a
   // cache line, so that the chunk itself is aligned in memory as in the file.
-  constexpr index_t margin = static_cast<index_t>(cache_line_bytes);
+  constexpr auto margin = static_cast<index_t>(cache_line_bytes);
   const index_t before = begin > 0 ? 1 : 0;
   index_t read_to = (std::min)(last_byte, end + 4096);
   const auto fail = [&](const status& why) {
@@ -634,7 +634,7 @@ DEEPREC_PER_UNIT auto read_files(Context&& context_or_executor, Format format, s
 
 /// The same, for a call without an executor: it does not compile, and the message has the right one.
 template <TextFormat Format>
-auto read_files(Format, std::vector<std::string>, const reader_options& = {}) {
+auto read_files(Format, const std::vector<std::string>&, const reader_options& = {}) {
   static_assert(
       detail::always_false<Format>,
       "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "
@@ -642,7 +642,7 @@ auto read_files(Format, std::vector<std::string>, const reader_options& = {}) {
 }
 /// The same, for the paths before the format.
 template <TextFormat Format>
-auto read_files(std::vector<std::string>, Format, const reader_options& = {}) {
+auto read_files(const std::vector<std::string>&, Format, const reader_options& = {}) {
   static_assert(
       detail::always_false<Format>,
       "deeprec::read_files: no executor, whose threads parse. Fix: read_files(pool, format, paths) with "

@@ -82,8 +82,10 @@ class resolved_rows {
   resolved_rows(const Source& source, const Bags& bags, const Pooling& pooling,
                 std::pmr::memory_resource* memory)
       : resolution_(source, bags, pooling), addresses_(memory), groups_(memory) {}
-  resolved_rows(resolved_rows&&) = default;
-  resolved_rows& operator=(resolved_rows&& other) {
+  resolved_rows(resolved_rows&&) noexcept(
+      std::is_nothrow_move_constructible_v<detail::resolution<Source, Bags, Pooling>>) = default;
+  resolved_rows& operator=(resolved_rows&& other) noexcept(
+      std::is_nothrow_move_assignable_v<detail::resolution<Source, Bags, Pooling>>) {
     if (this == &other) return *this;
     resolution_ = std::move(other.resolution_);  // points into addresses_
     detail::replace(addresses_, std::move(other.addresses_));

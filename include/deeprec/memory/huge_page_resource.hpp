@@ -58,9 +58,10 @@ class huge_page_resource final : public std::pmr::memory_resource {
   huge_page_resource(const huge_page_resource&) = delete;
   huge_page_resource& operator=(const huge_page_resource&) = delete;
 
-  /// The process-wide instance that tables use by default.
+  /// The process-wide instance that tables use by default; it outlives static tables.
   static huge_page_resource* shared() noexcept {
-    static huge_page_resource* const instance = new huge_page_resource;  // outlives static tables
+    alignas(huge_page_resource) static std::byte storage[sizeof(huge_page_resource)];
+    static auto* const instance = ::new (static_cast<void*>(storage)) huge_page_resource;
     return instance;
   }
 
@@ -87,10 +88,10 @@ class huge_page_resource final : public std::pmr::memory_resource {
           ours = overlaps_a_block(start, end);
         } else if (ours && std::sscanf(line, "AnonHugePages: %lu kB", &kilobytes) == 1) {
           answer.transparent_huge += kilobytes << 10;
-        } else if (ours && std::sscanf(line, "Rss: %lu kB", &kilobytes) == 1) {
+        } else if (ours && (std::sscanf(line, "Rss: %lu kB", &kilobytes) == 1 ||
+                            // Rss excludes huge pages
+                            std::sscanf(line, "Private_Hugetlb: %lu kB", &kilobytes) == 1)) {
           answer.resident += kilobytes << 10;
-        } else if (ours && std::sscanf(line, "Private_Hugetlb: %lu kB", &kilobytes) == 1) {
-          answer.resident += kilobytes << 10;  // Rss excludes them
         }
       }
       std::fclose(smaps);

@@ -15,8 +15,6 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
-#include <memory_resource>
-#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,8 +24,8 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/plan/detail/task_store.hpp>
 #include <deeprec/plan/effects.hpp>
 #include <deeprec/support/containers.hpp>
 
@@ -138,39 +136,6 @@ inline bool run_functions(const task_row& row, row_failure& failure) {
                   [&](index_t i) { return row.function(row.states[i], {row.step, row.ops[i]}); });
 }
 
-/// Callables, side by side in the order of their creation.
-class task_store {
- public:
-  task_store() = default;
-  task_store(const task_store&) = delete;
-  task_store& operator=(const task_store&) = delete;
-  ~task_store() {
-    for (std::size_t i = owned_.size(); i > 0; --i) owned_[i - 1].destroy(owned_[i - 1].task);
-  }
-
-  template <class F>
-  void* keep(F&& task) {
-    using type = std::decay_t<F>;
-    void* const place = memory_.allocate(sizeof(type), alignof(type));
-    if constexpr (std::is_trivially_destructible_v<type>) {
-      ::new (place) type(std::forward<F>(task));
-    } else {
-      make_room(owned_);
-      ::new (place) type(std::forward<F>(task));
-      owned_.push_back({place, [](void* it) { static_cast<type*>(it)->~type(); }});
-    }
-    return place;
-  }
-
- private:
-  struct owned {
-    void* task;
-    void (*destroy)(void*);
-  };
-  std::pmr::monotonic_buffer_resource memory_{std::pmr::new_delete_resource()};
-  std::vector<owned> owned_;
-};
-
 struct task_kind {
   row_runner run = nullptr;  // null: ops without a task
   task_function function = nullptr;
@@ -216,9 +181,9 @@ class task_list {
   };
 
   /// Ops added while the scope lives run on that stream.
-  [[nodiscard]] scope on_stream(int stream) { return scope(this, {stream, -1}); }
+  [[nodiscard]] scope on_stream(int stream) { return {this, {stream, -1}}; }
   /// Ops added while the scope lives run on the stream of that op.
-  [[nodiscard]] scope colocate_with(index_t leader) { return scope(this, {-1, leader}); }
+  [[nodiscard]] scope colocate_with(index_t leader) { return {this, {-1, leader}}; }
 
   /// Adds an op that starts when those in `after` have ended; returns its number. The task is moved into the
   /// list; std::ref(task) refers to it instead.
@@ -330,7 +295,7 @@ class task_list {
     detail::make_room(rows_);
     const std::size_t name_at = names_.size(), first = after_.size();
     names_.append(name);
-    const std::less<const index_t*> below;
+    const std::less<> below;
     const bool own = !below(after.data(), after_.data()) && below(after.data(), after_.data() + first);
     const std::size_t offset = own ? static_cast<std::size_t>(after.data() - after_.data()) : 0;
     after_.resize(first + after.size());

@@ -73,7 +73,7 @@ class task_plan {
         order == task_order::by_kind ? made.order_by_kind() : made.graph_.order_by(std::greater<>());
     if (made.order_.size() != list.rows_.size()) return made.cycle();
     made.place_in_order(list);
-    return result<task_plan>(std::move(made));
+    return {std::move(made)};
   }
 
   [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(costs_.size()); }
@@ -240,8 +240,8 @@ class task_plan {
       const auto edge = [&edges, &last, v](std::int32_t u) {
         if (u != v && std::exchange(last[index(u)], v) != v) edges.push_back({u, v});
       };
-      pieces.for_each(what.begin, what.end, [&](std::size_t piece) {
-        if (what.mode == access_mode::reads) {
+      pieces.for_each(what.begin, what.end, [&, reads = what.mode == access_mode::reads](std::size_t piece) {
+        if (reads) {
           of_piece[piece].reads(v, edge);
         } else {
           of_piece[piece].changes(v, edge);

@@ -9,19 +9,19 @@
 #pragma once
 
 #if defined(__linux__)
-#  include <errno.h>
 #  include <linux/futex.h>
 #  include <linux/membarrier.h>
 #  include <sys/syscall.h>
-#  include <time.h>
 #  include <unistd.h>
 #endif
 
 #include <atomic>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <cstdint>
+#include <ctime>
 #include <thread>
 
 #include <deeprec/core/config.hpp>

@@ -34,7 +34,8 @@ inline double ns_of_products(const kernel_tuning& tuning, index_t m, index_t n, 
 }
 /// Of one random row of a table.
 inline double ns_of_row(const kernel_tuning& tuning, index_t table_rows, index_t row_bytes) noexcept {
-  const auto lines = static_cast<double>((row_bytes + 63) / 64);
+  const index_t whole_lines = (row_bytes + 63) / 64;
+  const auto lines = static_cast<double>(whole_lines);
   return table_rows > tuning.kept_bytes / (std::max)(row_bytes, index_t{1})
              ? static_cast<double>(tuning.row_ns) + lines * static_cast<double>(tuning.line_ns)
              : 2 + lines;

@@ -19,7 +19,7 @@ void replace(T& old, T&& made) noexcept {
   static_assert(std::is_nothrow_move_constructible_v<T>);
   if (&old == &made) return;
   std::destroy_at(&old);
-  std::construct_at(&old, std::move(made));
+  std::construct_at(&old, std::forward<T>(made));
 }
 
 /// Makes room for one more element, so that push_back needs no memory: for objects that change several lists,

@@ -4,10 +4,10 @@
 // (core/hash.hpp) don't use them.
 #pragma once
 
-#include <time.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <ctime>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/hash.hpp>

@@ -167,7 +167,7 @@ inline const char* parse_float(std::string_view text, float& value) noexcept {
     }
     const auto count = (p - first) - (point != nullptr ? 1 : 0);
     if (p == end && count > 0 && digits < (1U << 24)) {  // both operands exact: one rounding
-      const float whole = static_cast<float>(digits);
+      const auto whole = static_cast<float>(digits);
       const auto decimals = point != nullptr ? end - point - 1 : 0;
       const float magnitude = whole / power[decimals];
       value = negative ? -magnitude : magnitude;

@@ -94,7 +94,7 @@ class text_source {
       close();
       return {errc::io_error, "is not a regular file"};
     }
-    const index_t size = static_cast<index_t>(facts.st_size);
+    const auto size = static_cast<index_t>(facts.st_size);
     if (std::exchange(size_, size) > size) {  // than when it was opened before
       close();
       return shorter_file;

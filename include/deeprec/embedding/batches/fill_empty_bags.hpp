@@ -16,9 +16,8 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/batches/detail/bag_passes.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
-#include <deeprec/embedding/batches/prune_invalid.hpp>
-#include <deeprec/support/bulk.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -36,47 +35,6 @@ status check_default_id(const std::optional<Id>& id) noexcept {
   }
   return {};
 }
-
-inline namespace DEEPREC_UNIT {
-
-/// out has room for all ids, and one more for each bag.
-template <class Context, class Bags, class Id, class Out>
-void fill_bags(const Context& ctx, const Bags& in, const std::optional<Id>& default_id, Out& out,
-               std::uint8_t* empty) {
-  const auto ranges = in.ranges();
-  const index_t bags = in.bags();
-  const index_t fills = default_id.has_value() ? 1 : 0;
-  const index_t positions = in.end_position() - in.first_position();
-  const index_t grain = bags_per_piece(bags, positions);
-  const double ns = static_cast<double>(bags + positions);
-  auto* const offsets = size_offsets(out, bags);
-  using offset_type = std::remove_pointer_t<decltype(offsets)>;
-  run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {
-    for (index_t b = first; b < last; ++b) {
-      const index_t size = ranges.end(b) - ranges.begin(b);
-      empty[b] = size == 0 ? 1 : 0;
-      offsets[b + 1] = static_cast<offset_type>(size == 0 ? fills : size);
-    }
-  });
-  const auto to = size_entries(out, sum_sizes(offsets, bags), in.weights());
-  run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {
-    // The ids between two fills are copied in one piece.
-    index_t from = ranges.begin(first);
-    auto at = static_cast<index_t>(offsets[first]);
-    for (index_t b = first; b < last; ++b) {
-      if (fills == 0 || empty[b] == 0) continue;
-      copy_positions(in.ids(), in.weights(), from, ranges.begin(b) - from, to, at);
-      at = static_cast<index_t>(offsets[b]);
-      from = ranges.begin(b);
-      to.ids[at] = *default_id;
-      if (to.weights != nullptr) to.weights[at] = 1.0F;
-      ++at;
-    }
-    copy_positions(in.ids(), in.weights(), from, ranges.end(last - 1) - from, to, at);
-  });
-}
-
-}  // namespace DEEPREC_UNIT
 
 /// The checks of fill_empty_bags that read no memory.
 template <class Bags, class Id>

@@ -8,7 +8,6 @@
 // combine. A lookup with padding::prune leaves out the same entries without a copy.
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
@@ -16,9 +15,9 @@
 #include <deeprec/core/coo_view.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/batches/detail/bag_passes.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/kernels/host/pool_rules.hpp>
-#include <deeprec/support/bulk.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -70,53 +69,6 @@ struct valid_entries {
     return valid;
   }
 };
-
-/// Bags per piece of work: about 4096 ids.
-inline index_t bags_per_piece(index_t bags, index_t positions) noexcept {
-  return std::clamp<index_t>(positions > 0 ? bags * chunk_positions / positions : bags, 1, chunk_positions);
-}
-
-/// Turns the bag sizes in offsets[1 ..] into offsets; returns the last one.
-template <class Offset>
-index_t sum_sizes(Offset* offsets, index_t bags) noexcept {
-  offsets[0] = 0;
-  for (index_t b = 0; b < bags; ++b) offsets[b + 1] += offsets[b];
-  return static_cast<index_t>(offsets[bags]);
-}
-
-/// out has room for all ids.
-template <class Context, class Bags, class Valid, class Out>
-void prune_bags(const Context& ctx, const Bags& in, const Valid& valid, Out& out) {
-  const auto ranges = in.ranges();
-  const index_t bags = in.bags();
-  const index_t positions = in.end_position() - in.first_position();
-  const index_t grain = bags_per_piece(bags, positions);
-  const double ns = static_cast<double>(bags + positions);
-  auto* const offsets = size_offsets(out, bags);
-  using offset_type = std::remove_pointer_t<decltype(offsets)>;
-  run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {
-    for (index_t b = first; b < last; ++b) {
-      index_t kept = 0;
-      for (index_t k = ranges.begin(b); k < ranges.end(b); ++k) kept += valid(k) ? 1 : 0;
-      offsets[b + 1] = static_cast<offset_type>(kept);
-    }
-  });
-  const auto to = size_entries(out, sum_sizes(offsets, bags), in.weights());
-  run_bulk(ctx, {bags, grain, ns}, [&](index_t first, index_t last, int) {
-    auto at = static_cast<index_t>(offsets[first]);
-    const index_t begin = ranges.begin(first);
-    const index_t end = ranges.end(last - 1);
-    if (static_cast<index_t>(offsets[last]) - at == end - begin) {  // nothing to drop here
-      return copy_positions(in.ids(), in.weights(), begin, end - begin, to, at);
-    }
-    for (index_t k = begin; k < end; ++k) {
-      if (!valid(k)) continue;
-      to.ids[at] = in.ids()[k];
-      if (to.weights != nullptr) to.weights[at] = in.weights() == nullptr ? 1.0F : in.weights()[k];
-      ++at;
-    }
-  });
-}
 
 }  // namespace DEEPREC_UNIT
 }  // namespace detail

@@ -148,7 +148,7 @@ class dense_table {
     if (rows_ == 0) return;
     const index_t width = format_.width();
     const index_t of_worker = capped_round_up(width, 16);  // workers share no cache line
-    const index_t workers = static_cast<index_t>(ctx.executor->concurrency());
+    const auto workers = static_cast<index_t>(ctx.executor->concurrency());
     const index_t floats = capped_product(of_worker, workers);
     std::optional<detail::scratch_block> scratch;  // a resource serves one thread: bodies must not use it
     const status made = detail::or_out_of_memory([&]() -> status {

@@ -8,14 +8,8 @@
 // directly, without storing them: update (update.hpp).
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <memory_resource>
-#include <numeric>
 #include <span>
-#include <tuple>
 #include <type_traits>
-#include <vector>
 
 #include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/config.hpp>
@@ -23,7 +17,6 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/kernels/host/backward.hpp>
 #include <deeprec/embedding/kernels/host/batch_groups.hpp>
@@ -35,10 +28,11 @@
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
+#include <deeprec/embedding/training/detail/gather_gradients.hpp>
+#include <deeprec/embedding/training/sparse_gradient.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/owns.hpp>
 #include <deeprec/support/scratch_block.hpp>
 #include <deeprec/support/verb.hpp>
 
@@ -46,177 +40,6 @@
 #include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-/// The gradient of the rows of a table that a batch used. Keeps its memory when it is filled again.
-///
-/// @space   host; memory comes from the resource given to the constructor
-/// @threads concurrent readers are safe; a writer needs exclusive access
-struct sparse_gradient {
-  explicit sparse_gradient(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : rows(memory), values(memory) {}
-
-  std::pmr::vector<index_t> rows;  ///< (U), ascending
-  std::pmr::vector<float> values;  ///< (U,D)
-
-  /// (U,D)
-  [[nodiscard]] matrix_view<const float> view(index_t width) const noexcept {
-    return {values.data(), static_cast<index_t>(rows.size()), width};
-  }
-};
-
-/// Sums of sparse gradients: a row that several of them have is there once.
-template <>
-struct batch_traits<sparse_gradient> {
-  static void clear(sparse_gradient& sum) noexcept {
-    sum.rows.clear();
-    sum.values.clear();
-  }
-  /// sum += weight * part, for rows of the same width; allocates where the sum has more rows than ever.
-  static void accumulate(sparse_gradient& sum, const sparse_gradient& part, float weight) {
-    if (part.rows.empty()) return;
-    const std::size_t width = part.values.size() / part.rows.size();
-    std::size_t before = sum.rows.size(), added = part.rows.size(), all = 0;
-    for (std::size_t i = 0, j = 0; i < before || j < added; ++all) {
-      const bool from_sum = i < before && (j == added || sum.rows[i] <= part.rows[j]);
-      const bool from_part = j < added && (i == before || part.rows[j] <= sum.rows[i]);
-      i += from_sum ? 1 : 0;
-      j += from_part ? 1 : 0;
-    }
-    sum.rows.resize(all);
-    sum.values.resize(all * width);
-    // From the last row on, so that no row is overwritten before it has moved.
-    while (all > 0) {
-      --all;
-      const bool from_sum = before > 0 && (added == 0 || sum.rows[before - 1] >= part.rows[added - 1]);
-      const bool from_part = added > 0 && (before == 0 || part.rows[added - 1] >= sum.rows[before - 1]);
-      const index_t row = from_sum ? sum.rows[before - 1] : part.rows[added - 1];
-      float* const to = sum.values.data() + all * width;
-      const auto columns = static_cast<index_t>(width);
-      if (from_sum && before - 1 != all) {
-        std::copy_n(sum.values.data() + (before - 1) * width, width, to);
-      }
-      if (from_part) {
-        const float* const values = part.values.data() + (added - 1) * width;
-        if (from_sum) {
-          detail::add_weighted(to, values, weight, columns);
-        } else {
-          detail::scale_into(to, values, weight, columns);
-        }
-      }
-      sum.rows[all] = row;
-      before -= from_sum ? 1 : 0;
-      added -= from_part ? 1 : 0;
-    }
-  }
-};
-
-namespace detail {
-inline auto arrays_of(const sparse_gradient& gradient) noexcept {
-  return std::tie(gradient.rows, gradient.values);
-}
-}  // namespace detail
-
-namespace detail {
-
-/// A direct source of row numbers: rows without memory.
-struct numbered_rows {
-  using format_type = plain_rows<float>;
-  using space = host_space;
-  index_t count;
-
-  [[nodiscard]] index_t rows() const noexcept { return count; }
-  [[nodiscard]] const std::byte* data() const noexcept { return nullptr; }
-  [[nodiscard]] format_type format() const noexcept { return format_type(0); }
-};
-
-template <class Pooling>
-constexpr void check_row_gradients_pooling() {
-  using combiner_type = typename Pooling::combiner;
-  static_assert(
-      !std::is_same_v<combiner_type, combiner::max_t> && !std::is_same_v<combiner_type, combiner::concat_t>,
-      "deeprec::row_gradients: no gradient for this combiner. Fix: sum, mean or sqrtn.");
-  static_assert(!kernel_policy<Pooling>::clips,
-                "deeprec::row_gradients: the gradient through max_norm needs the table. Fix: update.");
-}
-
-inline constexpr gradient_texts row_gradients_texts{
-    "row_gradients: gradient.extent(1) must be the row width D",
-    "row_gradients: gradient.extent(0) must be the number of bags B",
-    "row_gradients: gradient must not be null"};
-
-/// The groups in ascending order of their rows' numbers; empty where they are in that order.
-inline std::pmr::vector<index_t> groups_by_number(const batch_groups& grouped,
-                                                  std::pmr::memory_resource* memory) {
-  std::pmr::vector<index_t> order(memory);
-  if (grouped.ascending()) return order;
-  order.resize(static_cast<std::size_t>(grouped.groups().groups()));
-  std::iota(order.begin(), order.end(), index_t{0});
-  std::sort(order.begin(), order.end(),
-            [rows = grouped.rows()](index_t a, index_t b) { return rows.number(a) < rows.number(b); });
-  return order;
-}
-
-/// The body of both forms of row_gradients.
-template <class Context, class Rows>
-DEEPREC_PER_UNIT status gather_gradients(const Context& ctx, const Rows& given,
-                                         matrix_view<const float> gradient, sparse_gradient& out) {
-  const index_t width = gradient.extent(1);
-  const backward_size size{
-      .positions = grouped_positions(given.bags(), given.pooling()), .width = width, .workers = 0};
-  index_t bytes = backward_pass::bytes_for(size);
-  if constexpr (!is_resolved<Rows>) bytes = capped_sum(bytes, group_bytes(given));
-  scratch_block block(ctx.memory, bytes);
-  decltype(auto) rows = given.resolution();
-  if constexpr (!is_resolved<Rows>) {
-    if (const status s = resolve_in(ctx, rows, block); !s) return s;
-  }
-  decltype(auto) groups = groups_of(ctx, given, rows, group_order::ascending, block);
-  if (owns(arrays_of(out), given.bags(), gradient)) {
-    return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
-  }
-  backward_pass pass(block, size);
-  pass.add(ctx, rows, gradient);
-  pass.arrange(ctx, groups.groups());
-  const std::pmr::vector<index_t> order = groups_by_number(groups, ctx.memory);
-  const index_t count = groups.groups().groups();
-  const auto floats = static_cast<std::size_t>(capped_product(count, width));
-  out.rows.reserve(static_cast<std::size_t>(count));
-  out.values.reserve(floats);
-  rows.count_skipped();
-  out.rows.resize(static_cast<std::size_t>(count));
-  out.values.resize(floats);
-  if (count == 0) return {};
-  // The gradient of group g becomes row `rank`.
-  const auto write = [&](index_t g, index_t rank, index_t n) {
-    for (index_t i = 0; i < n; ++i) {
-      out.rows[static_cast<std::size_t>(rank + i)] = groups.rows().number(g + i);
-    }
-    if (width == 0) return;
-    gradient_args pooled = pass.pooled();
-    pooled.out = out.values.data() + (rank - g) * width;
-    with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-      return pool_bags<float>(region, gradient_policy{}, pooled, g, g + n);
-    });
-  };
-  const double ns = ns_of_row(*ctx.tuning, given.bags().bags(), width * index_t{sizeof(float)}) *
-                    static_cast<double>(groups.groups().size());
-  run_bulk(ctx, {count, 256, ns}, [&](index_t begin, index_t end, int) {
-    if (order.empty()) return write(begin, begin, end - begin);
-    for (index_t rank = begin; rank < end; ++rank) write(order[static_cast<std::size_t>(rank)], rank, 1);
-  });
-  if (width == 0 || groups.groups().size() <= chunk_positions) return {};
-  const index_t* const starts = groups.groups().starts();
-  for (index_t rank = 0; rank < count; ++rank) {
-    const index_t g = order.empty() ? rank : order[static_cast<std::size_t>(rank)];
-    if (starts[g + 1] - starts[g] <= chunk_positions) continue;
-    gradient_args pooled = pass.pooled();
-    pooled.out = out.values.data() + (rank - g) * width;
-    pool_long_bag<float, gradient_policy>(ctx, pooled, g, pass.long_bags());
-  }
-  return {};
-}
-
-}  // namespace detail
 
 /// The gradient of each row that a batch used.
 ///

@@ -6,6 +6,8 @@
 // Not here: how the cut is found (smart_stage.hpp).
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -108,5 +110,23 @@ struct stage_cut {
     return ops;
   }
 };
+
+/// The ops from the nearest barrier to `op`, both included: why it can't move. Empty: no barrier reaches it.
+///
+/// @pre     the cut has this op
+/// @cost    O(length)
+/// @threads reentrant
+/// @error   none
+[[nodiscard]] inline std::vector<index_t> barrier_path(const stage_cut& cut, index_t op) {
+  std::vector<index_t> path;
+  while (cut.barrier[static_cast<std::size_t>(op)] >= 0) {
+    path.push_back(op);
+    const index_t before = cut.barrier[static_cast<std::size_t>(op)];
+    if (before == op) break;
+    op = before;
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
 
 }}  // namespace deeprec::DEEPREC_ABI

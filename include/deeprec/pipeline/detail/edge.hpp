@@ -41,8 +41,8 @@ struct parcel {
 
   parcel() = default;
   explicit parcel(T&& value) : item(std::move(value)) {}
-  parcel(parcel&&) = default;
-  parcel& operator=(parcel&& other) {
+  parcel(parcel&&) noexcept(std::is_nothrow_move_constructible_v<T>) = default;
+  parcel& operator=(parcel&& other) noexcept(std::is_nothrow_move_constructible_v<T>) {
     item.reset();
     if (other.item) item.emplace(std::move(*other.item));
     return *this;

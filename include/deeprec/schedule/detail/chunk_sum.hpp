@@ -97,7 +97,7 @@ class tree_of_gradients final : public chunk_sum {
     std::size_t mine = none;                           // none: still where the chunk left it
     index_t at = chunk.number, nodes_below = 0;
     for (index_t width = chunks_; width > 1; width = (width + 1) / 2, at /= 2) {
-      const std::size_t node = static_cast<std::size_t>(nodes_below + at / 2);
+      const auto node = static_cast<std::size_t>(nodes_below + at / 2);
       nodes_below += (width + 1) / 2;
       if ((at ^ 1) >= width) continue;  // the last one of its level has no neighbour
       std::size_t other = meet(node, mine);

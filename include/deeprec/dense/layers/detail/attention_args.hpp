@@ -88,6 +88,8 @@ struct history_ranges {
     return static_cast<index_t>(next - offsets) - 1;
   }
 };
+template <class Offset>
+history_ranges(const Offset*, index_t) -> history_ranges<Offset>;
 
 /// The history of one sample.
 struct history {

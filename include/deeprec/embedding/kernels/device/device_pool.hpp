@@ -272,7 +272,8 @@ DEEPREC_HD DEEPREC_INLINE void pool_short_bags(const Rules& rules, const Team& t
       DEEPREC_UNROLLED
       for (int i = 0; i < at_once; ++i) ids[i] = task.ids[begins[i]];
       DEEPREC_UNROLLED
-      for (int i = 0; i < at_once; ++i) single = single & !task.is_bad_row(ids[i]);
+      for (int i = 0; i < at_once; ++i)  // NOLINT(modernize-loop-convert): unrolled, as the loop above
+        single = single & !task.is_bad_row(ids[i]);
     }
   }
   if (!single) {

@@ -245,8 +245,6 @@ struct row_lane<any_element, group_columns, Constant> {
         break;
       case element_kind::e4m3:
       case element_kind::e5m2:
-        r.word[0] = word_at<4>(values + column);
-        break;
       case element_kind::int8_f32:
       case element_kind::int8_f16:
         r.word[0] = word_at<4>(values + column);

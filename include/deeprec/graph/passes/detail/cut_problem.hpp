@@ -324,9 +324,9 @@ class lambda_sweep {
         (in[static_cast<std::size_t>(v)] != 0 ? below : above).free.push_back(v);
       below.low = std::move(now.low);
       // The more promising one first: it may make the other needless.
-      const bool above_first = above.bound < below.bound;
-      open.push_back(above_first ? std::move(below) : std::move(above));
-      open.push_back(above_first ? std::move(above) : std::move(below));
+      if (above.bound < below.bound) std::swap(above, below);
+      open.push_back(std::move(above));
+      open.push_back(std::move(below));
     }
   }
 

@@ -56,7 +56,7 @@ class lane_plan {
     }
     find_levels();
     std::vector<lane_level> levels;
-    if (last_ == 0) return result<std::vector<lane_level>>(std::move(levels));
+    if (last_ == 0) return {std::move(levels)};
     for (index_t k = 0; k <= last_; ++k) {
       result<task_plan> plan =
           plan_steps(g_, layout_, order, [&](index_t v) { return runs(v) && level(v) == k; });
@@ -73,7 +73,7 @@ class lane_plan {
         if (auto wrong = join(made, -1, levels)) return *std::move(wrong);
       }
     }
-    return result<std::vector<lane_level>>(std::move(levels));  // nvcc would copy it
+    return {std::move(levels)};  // nvcc would copy it
   }
 
  private:

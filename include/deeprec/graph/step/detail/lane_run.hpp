@@ -144,7 +144,7 @@ class lane_run final : public step_runner {
     has_room_[k] = true;
   }
   // The first fault, which has the op's name in its text.
-  status keep(result<void> ran) {
+  status keep(const result<void>& ran) {
     if (ran) return {};
     const status s = ran.fault();
     const std::lock_guard lock(mutex_);
@@ -187,7 +187,7 @@ class lane_cutter final : public step_cutter {
       cutter =
           std::make_unique<lane_cutter>(lane_levels{std::move(layout), std::move(levels).value(), lanes});
     }
-    return result<std::unique_ptr<step_cutter>>(std::move(cutter));
+    return {std::move(cutter)};
   }
   [[nodiscard]] std::unique_ptr<step_runner> make_runner(std::pmr::memory_resource* memory) const override {
     return std::make_unique<lane_run>(shared_, memory);

@@ -156,7 +156,7 @@ std::vector<index_t> cuts_after(const flat_graph& g, const std::vector<bool>& be
 
 /// Of variables that overlap: "'tower', which overlaps 'model'"; the second name where both are one object.
 inline std::string overlap_text(const step_core& g, const step_input& a, const step_input& b) {
-  const std::string of_b = "'" + g.op(b.from.op).name + "'";
+  std::string of_b = "'" + g.op(b.from.op).name + "'";
   if (a.is_object(b)) return of_b;
   return "'" + g.op(a.from.op).name + "', which overlaps " + of_b;
 }

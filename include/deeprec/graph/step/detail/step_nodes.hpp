@@ -283,7 +283,7 @@ struct node_task {
   const Node* node;
   std::size_t first_cell;
   auto operator()(const task_call& call) const {
-    step_cells& step = call.in<step_cells>();
+    auto& step = call.in<step_cells>();
     return node->call(step.cells + first_cell, *step.call);
   }
 };
@@ -422,7 +422,7 @@ class source_node final : public step_node {
     return list.add(
         name,
         [this, first_cell](const task_call& call) -> status {
-          step_cells& step = call.in<step_cells>();
+          auto& step = call.in<step_cells>();
           result<bool> more = draw(step.cells + first_cell, *step.call);
           if (!more) {
             const status why = more.fault();

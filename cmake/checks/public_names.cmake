@@ -1,0 +1,47 @@
+# cmake -DROOT=<repository> -P public_names.cmake
+# A header that users include is about what they use: it defines a name outside of `namespace detail`, and less than a third of its
+# lines lie in that namespace. What is private stands in detail/ beside it. Not asked: the folders of private headers, and umbrellas.
+
+include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
+
+set(private "(^|/)(support|simd|detail|kernels)/")
+set(no_names
+    core/config.hpp # macros
+    optim/optimizers.hpp # includes the optimizers, with the table of them
+)
+
+foreach(header IN LISTS HEADERS)
+  string(REGEX REPLACE "[.](hpp|cuh)$" "" folder "${header}")
+  if(NOT header MATCHES "[.](hpp|cuh)$" OR header MATCHES "${private}" OR IS_DIRECTORY "${INCLUDE}/${folder}"
+     OR folder STREQUAL "deeprec" OR header IN_LIST no_names)
+    continue()
+  endif()
+  read_lines("${header}" lines)
+  set(all 0)
+  set(of_detail 0)
+  set(inside FALSE)
+  set(named FALSE)
+  foreach(line IN LISTS lines)
+    math(EXPR all "${all} + 1")
+    if(line MATCHES "^namespace.*detail {")
+      set(inside TRUE)
+    endif()
+    if(inside)
+      math(EXPR of_detail "${of_detail} + 1")
+    elseif(line MATCHES "^(  nodiscard  +)?[A-Za-z_]+[ <:]" AND NOT line MATCHES "^(namespace|extern|static_assert|requires) "
+           AND NOT line MATCHES "^(class|struct) [a-z_]+; *$")
+      set(named TRUE)
+    endif()
+    if(line MATCHES "^}.*// namespace.*detail")
+      set(inside FALSE)
+    endif()
+  endforeach()
+  math(EXPR all "${all} - 1") # read_lines finds one more behind the last newline
+  math(EXPR thrice "3 * ${of_detail}")
+  if(NOT named)
+    fault("${header} defines no public name: it belongs into detail/")
+  elseif(NOT thrice LESS all)
+    fault("${header}: ${of_detail} of its ${all} lines lie in namespace detail: what is private belongs into detail/ beside it")
+  endif()
+endforeach()
+report_faults()
