@@ -64,6 +64,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/gemm/detail/gemm_borders.hpp
     include/deeprec/dense/gemm/detail/gemm_driver.hpp
     include/deeprec/dense/gemm/detail/gemm_plans.hpp
+    include/deeprec/dense/gemm/detail/gemm_run.hpp
     include/deeprec/dense/gemm/detail/gemm_tiles.inl
     include/deeprec/dense/gemm/detail/gemm_tiles_args.hpp
     include/deeprec/dense/gemm/detail/gemm_tiles_kernels.hpp
@@ -107,6 +108,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/losses/in_batch_softmax.hpp
     include/deeprec/dense/losses/logistic_loss.hpp
     include/deeprec/dense/metrics/calibration.hpp
+    include/deeprec/dense/metrics/detail/exact_sums.hpp
     include/deeprec/dense/metrics/grouped_auc.hpp
     include/deeprec/dense/metrics/metrics.hpp
     include/deeprec/describe.hpp
@@ -265,6 +267,7 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/copy_rows_kernels.hpp
     include/deeprec/ops/detail/dynamic_stitch.inl
     include/deeprec/ops/detail/dynamic_stitch_args.hpp
+    include/deeprec/ops/detail/dynamic_stitch_job.hpp
     include/deeprec/ops/detail/expression.inl
     include/deeprec/ops/detail/expression_checks.hpp
     include/deeprec/ops/detail/expression_nodes.hpp
