@@ -242,7 +242,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/staged_program.hpp
     include/deeprec/graph/step/step_costs.hpp
     include/deeprec/graph/step/step_graph.hpp
-    include/deeprec/graph/step/step_op.hpp
+    include/deeprec/graph/step/step_handles.hpp
     include/deeprec/graph/step/step_program.hpp
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
@@ -383,13 +383,13 @@ set(DEEPREC_HEADERS
     include/deeprec/support/bulk.hpp
     include/deeprec/support/containers.hpp
     include/deeprec/support/first_fault.hpp
-    include/deeprec/support/key_seed.hpp
+    include/deeprec/support/key_hash.hpp
     include/deeprec/support/locked_resource.hpp
     include/deeprec/support/managed_budget.hpp
     include/deeprec/support/number_keys.hpp
-    include/deeprec/support/owns.hpp
+    include/deeprec/support/overlap.hpp
     include/deeprec/support/scratch_block.hpp
     include/deeprec/support/scratch_layout.hpp
     include/deeprec/support/type_name.hpp
-    include/deeprec/support/unit.hpp
+    include/deeprec/support/unit_flags.hpp
     include/deeprec/support/verb.hpp)

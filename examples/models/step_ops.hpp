@@ -20,7 +20,7 @@
 #include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
-#include <deeprec/graph/step/step_op.hpp>
+#include <deeprec/graph/step/step_handles.hpp>
 
 #include "cross_stack.hpp"
 #include "ctr_data.hpp"

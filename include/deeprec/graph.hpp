@@ -14,5 +14,5 @@
 #include <deeprec/graph/step/staged_program.hpp>
 #include <deeprec/graph/step/step_costs.hpp>
 #include <deeprec/graph/step/step_graph.hpp>
-#include <deeprec/graph/step/step_op.hpp>
+#include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/graph/step/step_program.hpp>

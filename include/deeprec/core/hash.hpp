@@ -3,7 +3,8 @@
 //   token ──hash_bytes(seed)──> 64 bits ──bucket──> [0, rows)
 //
 // Not cryptographic. The values are part of saved models: they never change within a major version
-// and are the same on every machine.
+// and are the same on every machine. Not here: hashes of hash tables in memory, whose seed is secret
+// (support/key_hash.hpp).
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@
 #include <deeprec/data/text_format.hpp>
 #include <deeprec/data/text_stream.hpp>
 #include <deeprec/support/locked_resource.hpp>
-#include <deeprec/support/unit.hpp>
+#include <deeprec/support/unit_flags.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

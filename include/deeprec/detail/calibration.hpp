@@ -28,7 +28,7 @@
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/ops/row_select.hpp>
 #include <deeprec/support/scratch_block.hpp>
-#include <deeprec/support/unit.hpp>
+#include <deeprec/support/unit_flags.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -28,7 +28,7 @@
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/support/containers.hpp>
 #include <deeprec/support/scratch_block.hpp>
-#include <deeprec/support/unit.hpp>
+#include <deeprec/support/unit_flags.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

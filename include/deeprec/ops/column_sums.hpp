@@ -23,7 +23,7 @@
 #include <deeprec/ops/detail/column_sums_kernels.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/owns.hpp>
+#include <deeprec/support/overlap.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -86,7 +86,8 @@ DEEPREC_PER_UNIT status column_sums(Context&& context_or_executor, matrix_view<T
   }
   if (const status s = in.validate("column_sums: in must not be null"); !s) return s;
   if (!sums.valid()) return {errc::shape_mismatch, "column_sums: out must not be null"};
-  if (detail::owns(std::tie(sums), in)) return {errc::unsupported, "column_sums: out must not overlap in"};
+  if (detail::shares_bytes(std::tie(sums), in))
+    return {errc::unsupported, "column_sums: out must not overlap in"};
   detail::sum_columns_on_host(ctx, matrix_view<const element>(in), sums.data());
   return {};
 }

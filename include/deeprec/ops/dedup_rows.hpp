@@ -29,9 +29,9 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/first_fault.hpp>
-#include <deeprec/support/key_seed.hpp>
+#include <deeprec/support/key_hash.hpp>
 #include <deeprec/support/number_keys.hpp>
-#include <deeprec/support/owns.hpp>
+#include <deeprec/support/overlap.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -139,7 +139,7 @@ DEEPREC_PER_UNIT status dedup_rows(Context&& context_or_executor, matrix_view<T,
     using element = std::remove_const_t<T>;
     const index_t n = rows.extent(0);
     const matrix_view<const element> in(rows);
-    if (detail::owns(detail::arrays_of(out), in))
+    if (detail::shares_bytes(detail::arrays_of(out), in))
       return {errc::unsupported, "dedup_rows: out must not own the rows"};
     // All allocations, before anything is written.
     std::pmr::vector<std::uint64_t> hashes(static_cast<std::size_t>(n), ctx.memory);

@@ -25,9 +25,9 @@
 #include <deeprec/core/id_range.hpp>
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/support/key_seed.hpp>
+#include <deeprec/support/key_hash.hpp>
 #include <deeprec/support/number_keys.hpp>
-#include <deeprec/support/owns.hpp>
+#include <deeprec/support/overlap.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -256,7 +256,7 @@ status unique_on(any_backend, const Args&...) {
 template <class Context, class Id, MemorySpace Space, class Out>
 DEEPREC_PER_UNIT status unique_on(host_backend, const Context& ctx, array_view<const Id, Space> list,
                                   Out& out) {
-  if (detail::owns(detail::arrays_of(out), list))
+  if (detail::shares_bytes(detail::arrays_of(out), list))
     return {errc::unsupported, "unique: out must share no memory with the ids"};
   const index_t n = list.size();
   const std::span<const Id> ids(list);

@@ -14,7 +14,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/sizes.hpp>
-#include <deeprec/support/owns.hpp>
+#include <deeprec/support/overlap.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

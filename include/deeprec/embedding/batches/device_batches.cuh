@@ -336,7 +336,7 @@ status prune_invalid_on(cuda_backend, const Context& ctx, const Batch& batch, co
   } else {
     if (const status s = batch.validate_shape(); !s) return s;
   }
-  if (detail::owns(detail::arrays_of(out), batch))
+  if (detail::shares_bytes(detail::arrays_of(out), batch))
     return {errc::unsupported, "prune_invalid: out must share no memory with the batch"};
   if constexpr (BagBatch<Batch>) {
     using ranges_type = decltype(batch.ranges());
@@ -369,7 +369,7 @@ status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags,
   using ranges_type = decltype(bags.ranges());
   const cuda_executor& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
-  if (detail::owns(detail::arrays_of(out), bags, empty))
+  if (detail::shares_bytes(detail::arrays_of(out), bags, empty))
     return {errc::unsupported, "fill_empty_bags: out must share no memory with the batch or empty"};
   const bool fills = default_id.has_value();
   const index_t count = bags.bags();
@@ -397,7 +397,7 @@ status unique_on(cuda_backend, const Context& ctx, array_view<const Id, Space> i
   using namespace DEEPREC_DEVICE;
   const cuda_executor& stream = *ctx.executor;
   const index_t n = ids.size();
-  if (detail::owns(detail::arrays_of(out), ids))
+  if (detail::shares_bytes(detail::arrays_of(out), ids))
     return {errc::unsupported, "unique: out must share no memory with the ids"};
   const cudaStream_t on = stream.get();
   if (n == 0) return cuda_status(cudaMemsetAsync(out.distinct.data(), 0, sizeof(index_t), on));
@@ -429,7 +429,7 @@ status partition_on(cuda_backend, const Context& ctx, array_view<const Id, Space
   const index_t n = ids.size();
   if (n >= index_t{detail::absent_key})
     return {errc::unsupported, "partition: the number of ids must fit 32 bits"};
-  if (detail::owns(detail::arrays_of(out), ids))
+  if (detail::shares_bytes(detail::arrays_of(out), ids))
     return {errc::unsupported, "partition: out must share no memory with the ids"};
   unsigned long long* skipped = nullptr;
   constexpr bool checks = std::is_same_v<Bounds, bounds::check_t>;
@@ -462,7 +462,7 @@ status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Sp
                     const jagged_out<Id, Offset, OutSpace>& out) {
   static_assert(reachable_as<Space, device_space> && reachable_as<OutSpace, device_space>,
                 "deeprec::to_jagged: host memory given to a CUDA context. Fix: copy it to the device.");
-  if (detail::owns(detail::arrays_of(out), coo))
+  if (detail::shares_bytes(detail::arrays_of(out), coo))
     return {errc::unsupported, "to_jagged: out must share no memory with the entries"};
   return detail::entries_to_bags(*ctx.executor, coo, detail::all_entries{}, out,
                                  "to_jagged: the numbers of entries and of bags must fit 32 bits");

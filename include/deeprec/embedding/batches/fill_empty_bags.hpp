@@ -121,7 +121,7 @@ DEEPREC_PER_UNIT status fill_empty_bags_on(host_backend, const Context& ctx, con
                                            const std::optional<Id>& default_id, Out& out,
                                            array_view<std::uint8_t, Space> empty) {
   if (const status s = bags.validate(); !s) return s;
-  if (detail::owns(detail::arrays_of(out), bags, empty)) {
+  if (detail::shares_bytes(detail::arrays_of(out), bags, empty)) {
     return {errc::unsupported, "fill_empty_bags: out must share no memory with the batch or empty"};
   }
   const index_t positions = bags.end_position() - bags.first_position();

@@ -32,7 +32,7 @@
 #include <deeprec/embedding/batches/detail/entries.hpp>
 #include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/owns.hpp>
+#include <deeprec/support/overlap.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -241,7 +241,7 @@ template <class Context, class Id, class Row, MemorySpace Space, class Out>
 DEEPREC_PER_UNIT status to_jagged_on(host_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
                                      Out& out) {
   const index_t n = coo.id_count();
-  if (detail::owns(detail::arrays_of(out), coo)) {
+  if (detail::shares_bytes(detail::arrays_of(out), coo)) {
     return {errc::unsupported, "to_jagged: out must share no memory with the entries"};
   }
   bool in_order = true;

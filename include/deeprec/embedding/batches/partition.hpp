@@ -32,7 +32,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/first_fault.hpp>
-#include <deeprec/support/owns.hpp>
+#include <deeprec/support/overlap.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -226,7 +226,7 @@ DEEPREC_PER_UNIT status partition_on(host_backend, const Context& ctx, array_vie
                                      index_t rows, index_t parts, const Strategy& strategy,
                                      [[maybe_unused]] const Bounds& bounds, Out& out) {
   const array_view<const Id> ids(list);
-  if (detail::owns(detail::arrays_of(out), ids)) {
+  if (detail::shares_bytes(detail::arrays_of(out), ids)) {
     return {errc::unsupported, "partition: out must share no memory with the ids"};
   }
   if constexpr (std::is_same_v<Bounds, bounds::check_t>) {

@@ -148,7 +148,7 @@ DEEPREC_PER_UNIT status prune_invalid_on(host_backend, const Context& ctx, const
     bool in_order = true;
     if (const status s = detail::look_at_rows(ctx, batch, in_order); !s) return s;
   }
-  if (detail::owns(detail::arrays_of(out), batch)) {
+  if (detail::shares_bytes(detail::arrays_of(out), batch)) {
     return {errc::unsupported, "prune_invalid: out must share no memory with the batch"};
   }
   const index_t n = detail::entries_in(batch);

@@ -25,7 +25,7 @@
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/first_fault.hpp>
-#include <deeprec/support/owns.hpp>
+#include <deeprec/support/overlap.hpp>
 #include <deeprec/support/scratch_block.hpp>
 #include <deeprec/support/verb.hpp>
 

@@ -36,7 +36,7 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_nodes.hpp>
-#include <deeprec/graph/step/step_op.hpp>
+#include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/schedule/micro_chunk.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

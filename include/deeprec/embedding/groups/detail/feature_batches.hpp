@@ -30,7 +30,7 @@
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/containers.hpp>
 #include <deeprec/support/scratch_block.hpp>
-#include <deeprec/support/unit.hpp>
+#include <deeprec/support/unit_flags.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -28,7 +28,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/support/first_fault.hpp>
 #include <deeprec/support/scratch_block.hpp>
-#include <deeprec/support/unit.hpp>
+#include <deeprec/support/unit_flags.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -22,7 +22,7 @@
 #include <deeprec/embedding/kernels/host/batch_rows.hpp>
 #include <deeprec/embedding/kernels/host/row_groups.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/key_seed.hpp>
+#include <deeprec/support/key_hash.hpp>
 #include <deeprec/support/number_keys.hpp>
 #include <deeprec/support/scratch_block.hpp>
 

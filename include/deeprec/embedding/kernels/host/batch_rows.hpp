@@ -13,7 +13,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/support/scratch_block.hpp>
-#include <deeprec/support/unit.hpp>
+#include <deeprec/support/unit_flags.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

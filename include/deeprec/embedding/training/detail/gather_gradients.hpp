@@ -26,7 +26,7 @@
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/owns.hpp>
+#include <deeprec/support/overlap.hpp>
 #include <deeprec/support/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -84,7 +84,7 @@ DEEPREC_PER_UNIT status gather_gradients(const Context& ctx, const Rows& given,
     if (const status s = resolve_in(ctx, rows, block); !s) return s;
   }
   decltype(auto) groups = groups_of(ctx, given, rows, group_order::ascending, block);
-  if (owns(arrays_of(out), given.bags(), gradient)) {
+  if (shares_bytes(arrays_of(out), given.bags(), gradient)) {
     return {errc::unsupported, "row_gradients: out must not own memory of the inputs"};
   }
   backward_pass pass(block, size);

@@ -13,7 +13,7 @@
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_nodes.hpp>
 #include <deeprec/graph/step/step_graph.hpp>
-#include <deeprec/graph/step/step_op.hpp>
+#include <deeprec/graph/step/step_handles.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

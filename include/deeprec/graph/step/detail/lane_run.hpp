@@ -25,7 +25,7 @@
 #include <deeprec/graph/step/detail/lane_plan.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
-#include <deeprec/graph/step/step_op.hpp>
+#include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/plan/plan_run.hpp>
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/schedule/micro_batch.hpp>

@@ -31,7 +31,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
-#include <deeprec/graph/step/step_op.hpp>
+#include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/support/containers.hpp>
 

@@ -86,7 +86,7 @@ inline constexpr bool is_host_output<Out> = reachable_as<typename Out::space, ho
 
 /// True where one of the arrays of an output (std::tie of them) shares a byte with any array of the inputs.
 template <class... Arrays, class... Inputs>
-bool owns(const std::tuple<const Arrays&...>& out, const Inputs&... inputs) noexcept {
+bool shares_bytes(const std::tuple<const Arrays&...>& out, const Inputs&... inputs) noexcept {
   return std::apply(
       [&](const Arrays&... array) {
         const auto hits = [&](const byte_range& input) {
