@@ -117,6 +117,7 @@ class mlp {
   /// @cost    O(1); between resources that differ O(weights + batch), and the weights are cast again
   /// @threads one thread at a time, for both
   /// @error   bad_alloc between resources that differ: then nothing has changed
+  // NOLINTNEXTLINE(performance-noexcept-move-constructor): it copies between different resources
   mlp& operator=(mlp&& other) {
     if (this == &other) return *this;
     std::pmr::memory_resource* const memory = parameters_.get_allocator().resource();

@@ -72,7 +72,7 @@ struct copy_vectors {
 struct stream_row : fetch_lines {
   DEEPREC_INLINE void operator()(std::byte* to, const std::byte* from, index_t width) const {
     constexpr index_t line = ::deeprec::detail::line_bytes;
-    const index_t to_line =
+    const auto to_line =
         static_cast<index_t>((std::uintptr_t{0} - reinterpret_cast<std::uintptr_t>(to)) & (line - 1));
     const index_t head = to_line < width ? to_line : width;
     const index_t tail = head + (width - head) / line * line;

@@ -11,7 +11,7 @@
 #include <deeprec/ops/detail/byte_rows.hpp>
 #include <deeprec/ops/detail/expression_nodes.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI { namespace expr { namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI { namespace expr::detail {
 
 /// What the checks find out: matrices whose rows follow each other are one long row, and an output that is an
 /// operand is in the cache when it is written.
@@ -128,4 +128,4 @@ inline status check_operands(const operand* outs, index_t out_count, const opera
 
 }  // namespace DEEPREC_UNIT
 
-}}}}  // namespace deeprec::DEEPREC_ABI::expr::detail
+}}}  // namespace deeprec::DEEPREC_ABI::expr::detail

@@ -67,8 +67,8 @@ struct gemm_setup {
 
   // later: not the first piece of k
   [[nodiscard]] std::size_t plan_index(int m, int n, int k, bool later) const noexcept {
-    return static_cast<std::size_t>(((m * borders.n.kinds() + n) * borders.k.kinds() + k) * 2 +
-                                    (later ? 1 : 0));
+    const int tile = (m * borders.n.kinds() + n) * borders.k.kinds() + k;
+    return 2 * static_cast<std::size_t>(tile) + (later ? 1 : 0);
   }
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return a_bytes + b_bytes + c_bytes + plan_bytes; }
 };

@@ -250,11 +250,13 @@ class onednn_primitive {
       return false;
     }
 #endif
+    // NOLINTBEGIN(performance-move-const-arg): layouts of other versions own memory
     if (q.bias) arguments_.push_back({DNNL_ARG_BIAS, std::move(bias)});
     if (q.residual) {
       arguments_.push_back(
           {DNNL_ARG_ATTR_MULTIPLE_POST_OP(residual_place) | DNNL_ARG_SRC_1, std::move(residual)});
     }
+    // NOLINTEND(performance-move-const-arg)
     arguments_[1].layout = onednn_layout(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
     return finish(alone, desc);
   }

@@ -105,7 +105,7 @@ inline ::deeprec::detail::softmax_sum softmax_sum_of(region, const ::deeprec::de
 inline void softmax_gradient_of(region, const ::deeprec::detail::softmax_row& in, double factor,
                                 float* gradient) {
   const double sum = add_exponentials<true>(in, most_of_row(in), gradient);
-  const double own = static_cast<double>(gradient[in.row]);
+  const auto own = static_cast<double>(gradient[in.row]);
   const vector_f32 by = splat(static_cast<float>(factor / sum));
   index_t j = 0;
   for (; j + lanes <= in.count; j += lanes) store(gradient + j, load(gradient + j) * by);
