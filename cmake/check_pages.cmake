@@ -3,7 +3,7 @@
 #   <!-- NAME -->, <!-- NAME output -->   the fenced block behind it is NAME.cpp, NAME.out, of examples/ for README.md, else of
 #                                         examples/guide/; in docs/guide every block of C++ is one, and every program is in a page
 #   <!-- PATH -->                         the fenced block is a part of that file, a path with a /
-#   | mistake | what is said |            the last column has what the program `mistakes` prints for this page, all of it, and
+#   | mistake | message |            the last column has what the program `mistakes` prints for this page, all of it, and
 #                                         else messages of the compiler, of include/, or texts of the packages' READMEs
 # With BREAK there is a fault of that kind, which must be found.
 
@@ -77,7 +77,7 @@ foreach(page IN LISTS pages ITEMS README.md)
   elseif(BREAK STREQUAL "cpp")
     string(APPEND text "\n```cpp\nint main() {}\n```\n")
   elseif(BREAK STREQUAL "text")
-    string(APPEND text "\n| mistake | what is said |\n|---|---|\n| one | `never said` |\n")
+    string(APPEND text "\n| mistake | message |\n|---|---|\n| one | `never said` |\n")
   endif()
 
   # --- blocks ---
@@ -127,7 +127,7 @@ foreach(page IN LISTS pages ITEMS README.md)
   # --- mistakes ---
   set(listed 0)
   set(rest "${text}")
-  set(header "\n| mistake | what is said |\n|---|---|\n")
+  set(header "\n| mistake | message |\n|---|---|\n")
   string(FIND "${rest}" "${header}" at)
   while(NOT at EQUAL -1)
     string(LENGTH "${header}" length)

@@ -542,7 +542,7 @@ TEST_CASE("cuBLASLt: what it has no words for is refused, and named") {
   CHECK(with({.bias = by_n, .mask_bits = l.bits_view()}, "without bias and activation"));
   CHECK(
       with({.activation = gemm_activation::relu, .mask_bits = l.bits_view()}, "without bias and activation"));
-  CHECK(with({.column_sums = by_n}, "behind mask_bits"));
+  CHECK(with({.column_sums = by_n}, "after mask_bits"));
   CHECK(with({.mask_bits = l.bits_view(), .bias_gradient = by_m}, "plain product"));
   CHECK(with({.bias = by_n, .bias_gradient = by_m}, "plain product"));
   CHECK(with({.activation = gemm_activation::relu, .bias_gradient = by_m}, "plain product"));

@@ -89,7 +89,6 @@ template <class T>
 using context_for = decltype(detail::as_context(std::declval<T&>()));
 /// The space of the memory that verbs with this first argument access.
 template <class T>
-using space_for = std::conditional_t<std::is_same_v<decltype(context_for<T>::backend()), host_backend>,
-                                     host_space, device_space>;
+using space_for = typename detail::backend_space<decltype(context_for<T>::backend())>::type;
 
 }}  // namespace deeprec::DEEPREC_ABI

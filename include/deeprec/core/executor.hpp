@@ -28,6 +28,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -91,6 +92,17 @@ struct any_backend {
 };
 
 namespace detail {
+
+/// The space of the memory that the verbs of a backend access: its member type `space`, or the host's.
+template <class Backend>
+struct backend_space {
+  using type = host_space;
+};
+template <class Backend>
+  requires requires { typename Backend::space; }
+struct backend_space<Backend> {
+  using type = typename Backend::space;
+};
 
 template <class E>
 struct executor_backend {

@@ -87,6 +87,8 @@ class [[nodiscard]] result {
   [[nodiscard]] bool ok() const noexcept { return content_.index() == 0; }
   explicit operator bool() const noexcept { return ok(); }
   [[nodiscard]] errc code() const noexcept { return ok() ? errc::ok : fault().code(); }
+  /// The text of the fault; "ok" where there is none.
+  [[nodiscard]] std::string message() const { return ok() ? status().message() : fault().message(); }
 
   /// @pre ok()
   [[nodiscard]] T& value() & { return *std::get_if<0>(&content_); }
@@ -124,6 +126,8 @@ class [[nodiscard]] result<void> {
   [[nodiscard]] bool ok() const noexcept { return !fault_.has_value(); }
   explicit operator bool() const noexcept { return ok(); }
   [[nodiscard]] errc code() const noexcept { return ok() ? errc::ok : fault_->code(); }
+  /// The text of the fault; "ok" where there is none.
+  [[nodiscard]] std::string message() const { return ok() ? status().message() : fault_->message(); }
   /// @pre !ok()
   [[nodiscard]] const deeprec::fault& fault() const { return *fault_; }
   /// Throws deeprec::error on a fault. Without exceptions: prints and aborts.

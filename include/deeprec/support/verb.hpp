@@ -52,7 +52,7 @@ class verb_call {
   template <class Context, MemorySpace... Spaces>
   DEEPREC_INLINE verb_call(const Context& given, const char* name, operand_spaces<Spaces...> = {}) noexcept
       : trace_(given.trace), name_(name), may_run_(given.stop == nullptr || !given.stop->stop_requested()) {
-    if constexpr (std::is_same_v<backend_of<Context>, host_backend>) {
+    if constexpr (std::is_same_v<typename backend_space<backend_of<Context>>::type, host_space>) {
       static_assert((reachable_as<Spaces, host_space> && ...),
                     "deeprec::context: device memory given to a host context. Fix: copy it, or pass a device "
                     "context.");

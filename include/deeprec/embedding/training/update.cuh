@@ -116,7 +116,7 @@ status launch_steps(const Task& task, index_t records, cudaStream_t on) {
 }  // namespace DEEPREC_DEVICE
 
 template <class Context, class Rows, class Optimizer, class Rounding>
-[[gnu::visibility("hidden")]] status update_on(cuda_backend, const Context& ctx, const Rows& rows,
+[[gnu::visibility("hidden")]] status update_on(cuda_backend, const Context& ctx, const Rows& batch_rows,
                                                matrix_view<const float, device_space> gradient,
                                                const Optimizer& optimizer, const Rounding& rounding) {
   using Bags = typename Rows::bags_type;
@@ -128,9 +128,9 @@ template <class Context, class Rows, class Optimizer, class Rounding>
       "deeprec::update: rows resolved on the host given to a CUDA context. Fix: pass table and bags.");
   static_assert(DirectRowSource<Table>,
                 "deeprec::update: this row source has no device form. Fix: pass a table_view.");
-  const Bags& bags = rows.bags();
-  const Pooling& pooling = rows.pooling();
-  const Table& table = rows.source();
+  const Bags& bags = batch_rows.bags();
+  const Pooling& pooling = batch_rows.pooling();
+  const Table& table = batch_rows.source();
   using batch_task = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), float>;
   if (const status s = detail::device_shapes(table, bags); !s) return s;
   auto batch = detail::task_of<batch_task>(table, pooling, bags.weights() != nullptr);

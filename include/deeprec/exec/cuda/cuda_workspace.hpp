@@ -28,6 +28,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
+#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/cuda/device_fault.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
@@ -35,7 +36,9 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-struct cuda_backend {};
+struct cuda_backend {
+  using space = device_space;
+};
 
 /// Converts to a cudaStream_t, or returns something that does from stream(), get() or value().
 template <class S>
