@@ -182,6 +182,11 @@ TEST_CASE("result: a status is enough, and a value is not needed") {
   };
   CHECK(half(4).value() == 2);
   CHECK(half(3).fault().message() == "invalid value: half: n must be even; value 3");
+  CHECK(half(3).message() == half(3).fault().message());
+  CHECK(half(4).message() == "ok");
+  CHECK(result<void>().message() == "ok");
+  CHECK(result<void>(status(errc::invalid_value, "half: n must be even")).message() ==
+        "invalid value: half: n must be even");
   CHECK(result<void>().ok());
   CHECK(result<void>(status()).ok());
   CHECK(result<void>(status()).code() == errc::ok);
