@@ -1,8 +1,5 @@
 // Criteo's text to sparse batches, from memory.
-#include <deeprec/data/batch_reader.hpp>
-#include <deeprec/data/criteo_format.hpp>
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include <cstdio>
 #include <string_view>

@@ -1,6 +1,5 @@
 // Lookups of entries (row, id, weight): one in each row, rows in order, and all that the fused lookup is for.
-#include <deeprec/embedding/lookup/fused_lookup.hpp>
-#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include "support/bodies.hpp"
 

@@ -1,10 +1,5 @@
 // Products of the layers of DLRM and what stands between them, on one thread.
-#include <deeprec/core/random.hpp>
-#include <deeprec/dense/gemm/gemm.hpp>
-#include <deeprec/dense/interactions/dot_interaction.hpp>
-#include <deeprec/dense/layers/linear.hpp>
-#include <deeprec/dense/layers/mlp.hpp>
-#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include "support/bodies.hpp"
 

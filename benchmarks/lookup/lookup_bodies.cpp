@@ -1,8 +1,6 @@
 // Pooled lookups: rows that no cache holds, rows that one holds, and calls so small that the call itself
 // counts.
-#include <deeprec/embedding/lookup/lookup.hpp>
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include <type_traits>
 #include <vector>

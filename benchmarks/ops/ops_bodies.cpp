@@ -1,14 +1,6 @@
 // The tensor operators and a chain of element-wise operations, f32, at sizes of layers and beyond the
 // second-level cache.
-#include <deeprec/core/array_view.hpp>
-#include <deeprec/core/matrix_view.hpp>
-#include <deeprec/embedding/lookup/sparse_segment.hpp>
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/ops/column_sums.hpp>
-#include <deeprec/ops/dynamic_stitch.hpp>
-#include <deeprec/ops/expression.hpp>
-#include <deeprec/ops/tile.hpp>
-#include <deeprec/ops/transpose.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include <span>
 #include <vector>

@@ -1,8 +1,5 @@
 // Pooled lookups over rows of codes, of which no cache holds many, and writing such rows.
-#include <deeprec/embedding/lookup/lookup.hpp>
-#include <deeprec/embedding/tables/quantize.hpp>
-#include <deeprec/embedding/tables/quantized_rows.hpp>
-#include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include "support/bodies.hpp"
 

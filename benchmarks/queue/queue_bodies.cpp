@@ -1,8 +1,6 @@
 // The queues: in one thread, which is what the calls cost by themselves, and between two threads on a CPU
 // each.
-#include <deeprec/queue/mpmc_ring.hpp>
-#include <deeprec/queue/spsc_ring.hpp>
-#include <deeprec/queue/staging_queue.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include "queue/harness.hpp"
 #include "support/bodies.hpp"

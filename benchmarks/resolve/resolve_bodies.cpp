@@ -1,16 +1,6 @@
 // One training step of 26 one-hot features, D = 16, tables of 24 to 4 M rows: lookup and row-wise Adagrad.
-// Rows are resolved once for both; a commit without resolve makes two calls.
-#if __has_include(<deeprec/embedding/resolve.hpp>)
-#  include <deeprec/embedding/groups/feature_group.hpp>
-#  include <deeprec/embedding/groups/lookup_features.hpp>
-#  include <deeprec/embedding/groups/resolved_features.hpp>
-#  include <deeprec/embedding/groups/update_features.hpp>
-#else
-#  include <deeprec/embedding/lookup/table_group.hpp>
-#  include <deeprec/embedding/training/update_group.hpp>
-#endif
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/optim/adagrad.hpp>
+// Rows are resolved once for both.
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include <vector>
 
@@ -42,9 +32,6 @@ struct step {
     for (index_t t = 0; t < features; ++t) {
       const table_view<f32_rows> rows(table + before * format.stride_bytes(), rows_of(t), format);
       group.add(rows, combiner::sum);
-#if !__has_include(<deeprec/embedding/resolve.hpp>)
-      lookups.add(rows, combiner::sum);
-#endif
       before += rows_of(t);
     }
     bags.resize(features);
@@ -57,15 +44,10 @@ struct step {
     }
     const matrix_view<float> to(out, index_t{Batch}, features * width);
     const matrix_view<const float> slope(gradient, index_t{Batch}, features * width);
-#if __has_include(<deeprec/embedding/resolve.hpp>)
     const auto rows = resolve(executor, group, bags);
     must(rows ? status() : status(rows.fault()));
     must(lookup(executor, rows.value(), to));
     must(update(executor, rows.value(), slope, rowwise_adagrad{}));
-#else
-    must(lookup(executor, lookups, bags, to));
-    must(update(executor, group, bags, slope, rowwise_adagrad{}));
-#endif
   }
   std::uint64_t checksum() {
     run();
@@ -79,12 +61,7 @@ struct step {
   std::byte* table = nullptr;
   index_t all = 0;
   turns turn;
-#if __has_include(<deeprec/embedding/resolve.hpp>)
   feature_group<rowwise_adagrad, fixed_hotness_view<>> group;
-#else
-  table_group<float, fixed_hotness_view<>> lookups;
-  update_group<rowwise_adagrad, fixed_hotness_view<>> group;
-#endif
   std::vector<fixed_hotness_view<>> bags;
   inline_executor executor;
 };

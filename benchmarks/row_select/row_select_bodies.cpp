@@ -1,6 +1,5 @@
 // Whole rows of 64 floats by a condition: as many as a layer has, and more than the caches hold.
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/ops/row_select.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include <span>
 

@@ -1,10 +1,5 @@
 // 26 tables in one call, looked up or updated: as many one-hot features, D = 16, tables of 24 to 4 M rows.
-#include <deeprec/embedding/groups/feature_group.hpp>
-#include <deeprec/embedding/groups/lookup_features.hpp>
-#include <deeprec/embedding/groups/update_features.hpp>
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/optim/optimizers.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include <type_traits>
 #include <vector>

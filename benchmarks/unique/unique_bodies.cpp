@@ -1,7 +1,6 @@
 // The different ids of batches: skewed ones as features have them, uniform ones of which each comes once, and
 // small ones.
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/ops/unique.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include <span>
 

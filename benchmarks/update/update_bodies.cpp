@@ -1,8 +1,5 @@
 // Backward pass and optimizer step in one: batches of 512 bags of 20 ids over 1.5 M rows.
-#include <deeprec/embedding/training/update.hpp>
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/optim/optimizers.hpp>
+#include <deeprec/deeprec.hpp>  // in every commit; folders move
 
 #include <type_traits>
 
@@ -39,8 +36,13 @@ struct trained {
 
   void run() {
     const fixed_hotness_view<> batch(all + turn.next() * ids, bags, hotness);
-    must(update(executor, table_view<f32_rows>(table, rows, format), batch, combiner::sum,
-                matrix_view<const float>(gradient, bags, Width), Optimizer{}));
+    const table_view<f32_rows> into(table, rows, format);
+    const matrix_view<const float> slope(gradient, bags, Width);
+#if __has_include(<deeprec/plan/effects.hpp>)
+    must(update(executor, into, batch, combiner::sum, slope, Optimizer{}));
+#else  // the table came last
+    must(update(executor, batch, slope, combiner::sum, Optimizer{}, into));
+#endif
   }
   std::uint64_t checksum() {
     run();
