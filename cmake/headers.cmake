@@ -41,7 +41,10 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/file_kind.hpp
     include/deeprec/data/detail/grow_array.hpp
     include/deeprec/data/detail/io_refusal.hpp
+    include/deeprec/data/detail/locked_resource.hpp
     include/deeprec/data/detail/numbers.hpp
+    include/deeprec/data/detail/stream_lines.hpp
+    include/deeprec/data/detail/text_chunk.hpp
     include/deeprec/data/detail/text_source.hpp
     include/deeprec/data/farmhash.hpp
     include/deeprec/data/feasign_format.hpp
@@ -108,7 +111,8 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/losses/in_batch_softmax.hpp
     include/deeprec/dense/losses/logistic_loss.hpp
     include/deeprec/dense/metrics/calibration.hpp
-    include/deeprec/dense/metrics/detail/exact_sums.hpp
+    include/deeprec/dense/metrics/detail/scored.hpp
+    include/deeprec/dense/metrics/exact_sums.hpp
     include/deeprec/dense/metrics/grouped_auc.hpp
     include/deeprec/dense/metrics/metrics.hpp
     include/deeprec/describe.hpp
@@ -119,7 +123,6 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/batches/detail/device_batches.hpp
     include/deeprec/embedding/batches/detail/divider.hpp
     include/deeprec/embedding/batches/detail/entries.hpp
-    include/deeprec/embedding/batches/detail/group_positions.hpp
     include/deeprec/embedding/batches/detail/partition_ids.hpp
     include/deeprec/embedding/batches/device_batches.cuh
     include/deeprec/embedding/batches/fill_empty_bags.hpp
@@ -128,6 +131,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/batches/partition_strategy.hpp
     include/deeprec/embedding/batches/partitioned_table.hpp
     include/deeprec/embedding/batches/prune_invalid.hpp
+    include/deeprec/embedding/detail/group_positions.hpp
     include/deeprec/embedding/detail/row_elements.hpp
     include/deeprec/embedding/files/detail/table_file_blocks.hpp
     include/deeprec/embedding/files/detail/table_file_layout.hpp
@@ -255,6 +259,7 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/cuda_pool_resource.hpp
     include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/cuda_stream_memory.hpp
+    include/deeprec/memory/detail/managed_budget.hpp
     include/deeprec/memory/huge_page_resource.hpp
     include/deeprec/ops.hpp
     include/deeprec/ops/cast.hpp
@@ -315,6 +320,7 @@ set(DEEPREC_HEADERS
     include/deeprec/pipeline/statistics.hpp
     include/deeprec/plan.hpp
     include/deeprec/plan/cuda_stream_pool.hpp
+    include/deeprec/plan/detail/operand_bytes.hpp
     include/deeprec/plan/detail/stream_dealer.hpp
     include/deeprec/plan/detail/task_store.hpp
     include/deeprec/plan/digraph.hpp
@@ -328,7 +334,6 @@ set(DEEPREC_HEADERS
     include/deeprec/queue/detail/index_stack.hpp
     include/deeprec/queue/detail/polling_waits.hpp
     include/deeprec/queue/detail/slot_ring.hpp
-    include/deeprec/queue/detail/waiting_room.hpp
     include/deeprec/queue/event_count.hpp
     include/deeprec/queue/mpmc_ring.hpp
     include/deeprec/queue/packed_batch.hpp
@@ -339,10 +344,13 @@ set(DEEPREC_HEADERS
     include/deeprec/queue/staging_pool.hpp
     include/deeprec/queue/staging_queue.hpp
     include/deeprec/queue/wait_strategies.hpp
+    include/deeprec/queue/waiting_room.hpp
     include/deeprec/schedule.hpp
+    include/deeprec/schedule/detail/as_status.hpp
     include/deeprec/schedule/detail/chunk_schedule.hpp
     include/deeprec/schedule/detail/chunk_sum.hpp
     include/deeprec/schedule/detail/resource_threads.hpp
+    include/deeprec/schedule/detail/type_name.hpp
     include/deeprec/schedule/micro_batch.hpp
     include/deeprec/schedule/micro_chunk.hpp
     include/deeprec/schedule/stale_loop.hpp
@@ -378,18 +386,14 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/rounding_vectors.hpp
     include/deeprec/simd/transpose_tiles.hpp
     include/deeprec/simd/vectors.hpp
-    include/deeprec/support/as_status.hpp
     include/deeprec/support/atomics.hpp
     include/deeprec/support/bulk.hpp
     include/deeprec/support/containers.hpp
     include/deeprec/support/first_fault.hpp
     include/deeprec/support/key_hash.hpp
-    include/deeprec/support/locked_resource.hpp
-    include/deeprec/support/managed_budget.hpp
     include/deeprec/support/number_keys.hpp
     include/deeprec/support/overlap.hpp
     include/deeprec/support/scratch_block.hpp
     include/deeprec/support/scratch_layout.hpp
-    include/deeprec/support/type_name.hpp
     include/deeprec/support/unit_flags.hpp
     include/deeprec/support/verb.hpp)

@@ -109,8 +109,7 @@ clang_format_version=19.1.7
 clang_format() {
   local tool
   for tool in "$root/build/tools/clang-format/clang_format/data/bin/clang-format" clang-format-19 clang-format; do
-    if command -v "$tool" >/dev/null && "$tool" --version 2>/dev/null |
-      grep -qF "version $clang_format_version"; then
+    if command -v "$tool" >/dev/null && [[ "$("$tool" --version 2>/dev/null)" == *"version $clang_format_version"* ]]; then
       echo "$tool"
       return 0
     fi
@@ -118,12 +117,17 @@ clang_format() {
   return 1
 }
 
-# fetch_clang_format: by pip into build/tools, once, where it is not there.
+# fetch_clang_format: by pip into build/tools, once, where it is not there. Says so where it can't.
 fetch_clang_format() {
-  local to="$root/build/tools/clang-format"
+  local to="$root/build/tools/clang-format" why="there is no pip"
   clang_format >/dev/null && return 0
-  python3 -m pip --version >/dev/null 2>&1 || return 0
-  rm -rf "$to"
-  timeout 120 python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-cache-dir --target "$to" \
-    "clang-format==$clang_format_version" >/dev/null 2>&1 || rm -rf "$to"
+  if python3 -m pip --version >/dev/null 2>&1; then
+    say "fetching clang-format $clang_format_version by pip into build/tools"
+    rm -rf "$to"
+    why="$(timeout 120 python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-cache-dir \
+      --retries 1 --timeout 10 --target "$to" "clang-format==$clang_format_version" 2>&1)" || rm -rf "$to"
+    clang_format >/dev/null && return 0
+    why="pip can't fetch it${why:+: ${why##*$'\n'}}"
+  fi
+  say "NO clang-format $clang_format_version HERE ($why): the format is NOT CHECKED"
 }

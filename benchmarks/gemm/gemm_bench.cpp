@@ -78,7 +78,7 @@ constexpr layer wide[] = {{512, 256},  {256, 128}, {479, 1024}, {1024, 1024},
                           {1024, 512}, {367, 512}, {256, 64}};
 constexpr layer all_layers[] = {{13, 512},  {512, 256}, {256, 128}, {479, 1024}, {1024, 1024}, {1024, 512},
                                 {367, 512}, {256, 64},  {64, 16},   {128, 64},   {64, 32}};
-constexpr layer first[] = {{13, 512}};
+constexpr layer first_layer[] = {{13, 512}};
 
 struct free_memory {
   void operator()(void* p) const { std::free(p); }
@@ -208,7 +208,7 @@ void round_of(figures& f, const std::string& counter, const std::string& which,
         std::vector<double> one, two;
         for (const bool ours_first : {!f.swapped(), f.swapped()}) {
           for (int i = 0; i < count + 1; ++i)
-            (ours_first ? one : two).push_back(first ? seconds_of(l.ours) : seconds_of(call));
+            (ours_first ? one : two).push_back(ours_first ? seconds_of(l.ours) : seconds_of(call));
         }
         p = {median(one), median(two), median(two) / median(one)};
       }
@@ -646,9 +646,9 @@ const bool added = [] {
   add("gemm/packed/over_plain", packed_over_plain);
   add("gemm/bf16_allowed", bf16_allowed);
   add("gemm/bf16_with_cast/k256", [](state& s, const string& name) { bf16_with_cast(s, name, wide); });
-  add("gemm/bf16_with_cast/k13", [](state& s, const string& name) { bf16_with_cast(s, name, first); });
+  add("gemm/bf16_with_cast/k13", [](state& s, const string& name) { bf16_with_cast(s, name, first_layer); });
   add("gemm/epilogue/k256", [](state& s, const string& name) { epilogue(s, name, wide); });
-  add("gemm/epilogue/k13", [](state& s, const string& name) { epilogue(s, name, first); });
+  add("gemm/epilogue/k13", [](state& s, const string& name) { epilogue(s, name, first_layer); });
   add("gemm/backward", backward);
   add("gemm/small_batch", small_batch);
   add("gemm/threads", threads);

@@ -24,5 +24,6 @@
 #include <deeprec/dense/losses/in_batch_softmax.hpp>
 #include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/dense/metrics/calibration.hpp>
+#include <deeprec/dense/metrics/exact_sums.hpp>
 #include <deeprec/dense/metrics/grouped_auc.hpp>
 #include <deeprec/dense/metrics/metrics.hpp>

@@ -11,3 +11,4 @@
 #include <deeprec/queue/staging_pool.hpp>
 #include <deeprec/queue/staging_queue.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>

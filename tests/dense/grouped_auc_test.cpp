@@ -14,6 +14,8 @@
 #include <random>
 #include <vector>
 
+#include <deeprec/dense/metrics/metrics.hpp>
+
 #include "dense/support.hpp"
 
 using namespace dense_test;

@@ -4,6 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include <deeprec/dense/losses/logistic_loss.hpp>
+#include <deeprec/dense/metrics/exact_sums.hpp>
 #include <deeprec/dense/metrics/metrics.hpp>
 
 #include "dense/support.hpp"
@@ -213,4 +215,51 @@ TEST_CASE(
   CHECK(nothing.add(s.scores.view(), s.labels.view(), weights.view().rows(0, 3)).code() ==
         errc::shape_mismatch);
   CHECK(nothing.rows() == 2000);
+}
+
+namespace {
+
+//! [exact_sums]
+class brier_score : public exact_sums<brier_score> {
+ public:
+  double value() const noexcept { return first() / second(); }
+
+ private:
+  friend exact_sums;
+  static terms terms_of(double logit, double label) noexcept {
+    const double off = sigmoid(logit) - label;
+    return {off * off, 1};
+  }
+};
+//! [exact_sums]
+
+}  // namespace
+
+TEST_CASE("exact_sums: a metric of a user has the same bits however the rows are split and merged") {
+  std::mt19937_64 random(deeprec_test::seed());
+  const sample s(3000, 0, random);
+  double forwards = 0, backwards = 0;
+  for (index_t i = 0; i < 3000; ++i) {
+    const auto squared = [&](index_t row) {
+      const double off =
+          sigmoid(static_cast<double>(s.scores(row, 0))) - static_cast<double>(s.labels(row, 0));
+      return off * off;
+    };
+    forwards += squared(i);
+    backwards += squared(2999 - i);
+  }
+  CHECK(forwards != backwards);  // a plain sum of doubles would not pass
+  brier_score whole, parts[3];
+  REQUIRE(whole.add(s.scores.view(), s.labels.view()).ok());
+  CHECK(whole.value() == doctest::Approx(forwards / 3000).epsilon(1e-12));
+  for (index_t begin = 0; begin < 3000;) {
+    const index_t count = std::min<index_t>(3000 - begin, static_cast<index_t>(random() % 200));
+    REQUIRE(
+        parts[random() % 3].add(s.scores.view().rows(begin, count), s.labels.view().rows(begin, count)).ok());
+    begin += count;
+  }
+  parts[2].merge(parts[0]);
+  parts[2].merge(parts[1]);
+  CHECK(parts[2].rows() == 3000);
+  CHECK(parts[2].value() == whole.value());
 }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -9,9 +10,13 @@
 #include <span>
 #include <vector>
 
+#include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/adagrad.hpp>
 
 #include "embedding/support.hpp"
 
@@ -142,6 +147,52 @@ TEST_CASE("weight_gradients: what is wrong is said, and nothing is written") {
                          gradient, out)
             .ok());
   CHECK(out == std::vector<float>(3, 0.0F));  // one id in each bag is left
+}
+
+TEST_CASE("gradients: one row that serves every bag, by a stride of 0, has the bits of its copies") {
+  std::mt19937_64 random(seed() + 2);
+  const index_t bags = 200, rows = 40, width = 21;
+  auto made = make_batch(random, shape_of_batch::one_huge, bags, rows, 5);
+  for (float& w : made.weights) w = std::fabs(w) + 0.25F;
+  const auto row = normals(random, width), other = normals(random, width);
+  std::vector<float> copies, others;
+  for (index_t b = 0; b < bags; ++b) {
+    copies.insert(copies.end(), row.begin(), row.end());
+    others.insert(others.end(), other.begin(), other.end());
+  }
+  const matrix_view<const float> repeated(row.data(), bags, width, 0), dense(copies.data(), bags, width),
+      of_other(others.data(), bags, width);
+  thread_pool pool(3);
+  for (const isa which : runnable_isas()) {
+    CAPTURE(to_string(which));
+    const auto ctx = on(pool, which);
+    const auto check = [&](const auto& how, bool weighted) {
+      const auto trained = [&](matrix_view<const float> gradient) {
+        dense_table<f32_rows> table(rows, f32_rows(width, {.state_floats = 1}));
+        table.initialize(pool, row_init::uniform{.seed = 3, .bound = 1.0F});
+        const status s = update(ctx, table.view(), made.view(weighted), how, gradient, rowwise_adagrad{});
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        const std::byte* const first = table.view().data();
+        return std::vector<std::byte>(first, first + rows * table.view().format().stride_bytes());
+      };
+      CHECK(trained(repeated) == trained(dense));
+      CHECK(trained(repeated) != trained(of_other));  // or the gradient does nothing
+      dense_table<f32_rows> table(rows, f32_rows(width));
+      table.initialize(pool, row_init::uniform{.seed = 4, .bound = 1.0F});
+      const auto of_weights = [&](matrix_view<const float> gradient) {
+        std::vector<float> out(made.ids.size(), 7.0F);
+        const status s = weight_gradients(ctx, table.view(), made.view(weighted), how, gradient, out);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        return out;
+      };
+      CHECK(of_weights(repeated) == of_weights(dense));
+      CHECK(of_weights(repeated) != of_weights(of_other));
+    };
+    for (const bool weighted : {false, true}) {
+      check(combiner::sum, weighted);
+      check(combiner::mean(combiner::by_weight), weighted);
+    }
+  }
 }
 
 namespace {

@@ -274,7 +274,7 @@ void each_format(const F& f) {
   quantized(quantized_rows<8, f16>{}, "int8_f16", "f16_int8");
   quantized(quantized_rows<4, float>{}, "int4_f32", "f32_int4");
   quantized(quantized_rows<4, f16>{}, "int4_f16", "f16_int4");
-  f("int8_f32", int8_rows(7), int8_rows(7));
+  f("int8_f32", int8_rows(7), int8_rows(7, {.place = scale_bias::last, .stride_bytes = 40}));
   f("split_bf16", split_bf16_rows(7), split_bf16_rows(7, {.stride_bytes = 40}));
   f("split_bf16", split_bf16_rows(7, {.state_floats = 3}),
     split_bf16_rows(7, {.state_floats = 3, .stride_bytes = 48}));

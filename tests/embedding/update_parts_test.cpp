@@ -102,7 +102,8 @@ TEST_CASE("bulk_parts: every unit once, whoever begins, of equal parts and of gi
   }
 }
 
-TEST_CASE("table_part: a row is in one part, behind the later ones only, and parts are about equal") {
+TEST_CASE(
+    "table_part: a row is in one part, which is earlier for those behind it only; parts are about equal") {
   for (const index_t parts : {1, 2, 3, 8, 32}) {
     CAPTURE(parts);
     for (const index_t step : {1, 2, 64, 4096, 1 << 20}) {  // rows at any stride
@@ -110,14 +111,14 @@ TEST_CASE("table_part: a row is in one part, behind the later ones only, and par
       std::vector<index_t> sizes(static_cast<std::size_t>(parts));
       const index_t rows = 32000;
       for (index_t k = 0; k < rows; ++k) {
-        index_t found = 0, behind = 0;
+        index_t found = 0, own = parts, wrong = 0;
         for (index_t p = 0; p < parts; ++p) {
           const table_part part(p, parts);
-          if (part.has(k * step)) ++found, ++sizes[static_cast<std::size_t>(p)];
-          if (part.is_of_later_part(k * step)) ++behind;
-          if (part.has(k * step)) CHECK(!part.is_of_later_part(k * step));
+          if (part.has(k * step)) ++found, own = p, ++sizes[static_cast<std::size_t>(p)];
+          if (part.is_of_earlier_part(k * step) != (own < p)) ++wrong;
         }
         if (found != 1) FAIL_CHECK("row " << k * step << " is in " << found << " parts");
+        if (wrong != 0) FAIL_CHECK("row " << k * step << " is misplaced by " << wrong << " parts");
       }
       const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
       CHECK(*most - *least < rows / parts);
@@ -207,7 +208,7 @@ TEST_CASE("update: the comparison above finds a part that is left out") {
     const table_part part(p, 3);
     part_sizes sizes;
     sizes.add(resolved, part);
-    CHECK(sizes.space == positions);
+    CHECK(sizes.earlier == positions);
     positions += sizes.positions;
     auto& groups = memory.make(p, sizes);
     groups.add(resolved, matrix_view<const float>(values.data(), 300, width), part);

@@ -1,4 +1,4 @@
-#include <deeprec/support/managed_budget.hpp>
+#include <deeprec/memory/detail/managed_budget.hpp>
 
 #include <doctest/doctest.h>
 

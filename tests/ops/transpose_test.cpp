@@ -193,7 +193,7 @@ TEST_CASE("transpose: the same bits on 1 to 5 threads, also for outputs that are
   }
 }
 
-TEST_CASE("transpose: one row for all, static widths, other spaces of the host, empty shapes") {
+TEST_CASE("transpose: one row for all, unified memory, empty shapes") {
   inline_executor here;
   const std::vector<int> row{1, 2, 3};
   std::vector<int> out(12);

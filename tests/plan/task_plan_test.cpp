@@ -2,11 +2,20 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <memory>
+#include <random>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/plan/effects.hpp>
+#include <deeprec/plan/task_list.hpp>
 
 #include "plan/task_graphs.hpp"
 #include "support/seed.hpp"
@@ -18,6 +27,82 @@ namespace {
 std::string refusal(const task_list& list) {
   const auto made = task_plan::compile(list);
   return made ? "" : made.fault().message();
+}
+
+/// Bytes [begin, end) of a buffer, and how an op accesses them.
+struct byte_access {
+  std::size_t begin, end;
+  access_mode mode;
+};
+using accesses_of_ops = std::vector<std::vector<byte_access>>;
+
+/// By definition: a byte that both access, and that one of them changes.
+bool conflict(const std::vector<byte_access>& a, const std::vector<byte_access>& b) {
+  for (const byte_access& x : a) {
+    for (const byte_access& y : b) {
+      const bool changes = x.mode != access_mode::reads || y.mode != access_mode::reads;
+      for (std::size_t byte = x.begin; changes && byte < x.end; ++byte) {
+        if (y.begin <= byte && byte < y.end) return true;
+      }
+    }
+  }
+  return false;
+}
+
+accesses_of_ops random_accesses(std::mt19937_64& random, std::size_t ops, std::size_t bytes) {
+  accesses_of_ops made(ops);
+  for (auto& of_op : made) {
+    for (std::size_t i = random() % 4; i > 0; --i) {
+      const std::size_t begin = random() % bytes, most = bytes - begin + 1;  // a length may be 0
+      const std::size_t length = random() % (random() % 4 == 0 ? most : std::min(most, bytes / 6));
+      constexpr access_mode modes[] = {access_mode::reads, access_mode::reads, access_mode::writes,
+                                       access_mode::updates};
+      of_op.push_back({begin, begin + length, modes[random() % 4]});
+    }
+  }
+  return made;
+}
+
+/// The plan of ops that have no other edges than those of their effects, declared in any order of the ops.
+task_plan plan_of(const accesses_of_ops& ops, const std::vector<char>& buffer, task_order order,
+                  std::mt19937_64& random) {
+  task_list list;
+  std::vector<std::pair<index_t, byte_access>> all;
+  for (const auto& of_op : ops) {
+    const index_t op =
+        random() % 2 == 0 ? list.add("even", op_of_kind<0>()) : list.add("odd", op_of_kind<1>());
+    for (const byte_access& one : of_op) all.emplace_back(op, one);
+  }
+  std::shuffle(all.begin(), all.end(), random);
+  for (const auto& [op, one] : all) {
+    list.affects(op, effects_on(std::span(buffer).subspan(one.begin, one.end - one.begin), one.mode));
+  }
+  return task_plan::compile(list, order).or_throw();
+}
+
+struct order_faults {
+  index_t missing = 0;   // pairs that conflict, and the plan does not keep their order
+  index_t needless = 0;  // edges between ops that do not conflict, or against the order of being added
+};
+
+order_faults faults_of(const task_plan& plan, const accesses_of_ops& ops) {
+  const std::size_t n = ops.size();
+  order_faults found;
+  std::vector<std::vector<bool>> path(n, std::vector<bool>(n));  // from the first to the second
+  for (std::size_t v = 0; v < n; ++v) {
+    for (const std::int32_t before : plan.predecessors(static_cast<index_t>(v))) {
+      const auto u = static_cast<std::size_t>(before);
+      if (u > v || !conflict(ops[u], ops[v])) ++found.needless;
+      path[u][v] = true;
+      for (std::size_t w = 0; w < n; ++w) {
+        if (path[w][u]) path[w][v] = true;
+      }
+    }
+  }
+  for (std::size_t v = 0; v < n; ++v) {
+    for (std::size_t u = 0; u < v; ++u) found.missing += conflict(ops[u], ops[v]) && !path[u][v] ? 1 : 0;
+  }
+  return found;
 }
 
 }  // namespace
@@ -197,6 +282,43 @@ TEST_CASE("task_plan: effects order ops as they were added") {
       }
     }
   }
+}
+
+TEST_CASE("task_plan: ops whose ranges of bytes overlap keep the order of being added, by brute force") {
+  std::mt19937_64 random(seed());
+  const std::vector<char> buffer(48);
+  index_t conflicts = 0, shortened = 0, as_reads = 0;
+  for (int round = 0; round < 600; ++round) {
+    const accesses_of_ops ops = random_accesses(random, 2 + random() % 14, buffer.size());
+    for (const task_order order : {task_order::by_kind, task_order::as_added}) {
+      const task_plan plan = plan_of(ops, buffer, order, random);
+      const order_faults found = faults_of(plan, ops);
+      CHECK(found.missing == 0);
+      CHECK(found.needless == 0);
+      for (std::size_t v = 0; v < ops.size(); ++v) {
+        for (std::size_t u = 0; u < v; ++u) {
+          if (!conflict(ops[u], ops[v])) continue;
+          ++conflicts;
+          CHECK(plan.position(static_cast<index_t>(u)) < plan.position(static_cast<index_t>(v)));
+        }
+      }
+    }
+    // Plans that take a range for its first byte, and a change for a read, are caught.
+    accesses_of_ops first_bytes = ops, only_reads = ops;
+    for (auto& of_op : first_bytes) {
+      for (byte_access& one : of_op) one.end = std::min(one.end, one.begin + 1);
+    }
+    for (auto& of_op : only_reads) {
+      for (byte_access& one : of_op) {
+        if (one.mode == access_mode::updates) one.mode = access_mode::reads;
+      }
+    }
+    shortened += faults_of(plan_of(first_bytes, buffer, task_order::as_added, random), ops).missing;
+    as_reads += faults_of(plan_of(only_reads, buffer, task_order::as_added, random), ops).missing;
+  }
+  CHECK(conflicts > 10000);
+  CHECK(shortened > 1000);
+  CHECK(as_reads > 1000);
 }
 
 TEST_CASE("task_plan: a plan owns the tasks that it was given, and refers to others") {

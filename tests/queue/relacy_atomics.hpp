@@ -1,4 +1,4 @@
-// The atomics of staging/ as Relacy's, so that a second, independent checker looks at the queues.
+// The atomics of queue/ as Relacy's, so that a second, independent checker looks at the queues.
 //
 //   relacy_atomics   rl::atomic, Relacy's fences, and sleeping on Relacy's futex
 //   checked_item     an item whose memory is an rl::var: every access is checked for data races

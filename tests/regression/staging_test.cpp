@@ -1,4 +1,4 @@
-// Faults of staging/: wake-ups, deadlines, conversions, capacities, fences.
+// Faults of queue/: wake-ups, deadlines, conversions, capacities, fences.
 #include <doctest/doctest.h>
 
 #include <deeprec/queue/mpmc_ring.hpp>

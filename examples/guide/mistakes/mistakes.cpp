@@ -1,5 +1,5 @@
-// The mistakes that the pages of docs/guide list, made on purpose: prints the page and what is said. The test
-// guide_mistakes looks for each line in its page.
+// The mistakes that the pages of docs/guide list, made on purpose: prints the page and the message. The test
+// guide_pages looks for each line in its page.
 #include <deeprec/deeprec.hpp>
 
 #include <cmath>

@@ -19,8 +19,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Whether rows may share memory. Rows that are only read may, in row_select, transpose, tile, dynamic_stitch
-/// and evaluate: a stride of 0 repeats one row.
+/// Whether rows may share memory. Those of a gradient, and of what ops/ and quantize only read, may: a stride
+/// of 0 repeats one row.
 enum class row_overlap : unsigned char { refused, permitted };
 
 namespace detail {

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -33,11 +32,13 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
+#include <deeprec/data/detail/locked_resource.hpp>
+#include <deeprec/data/detail/stream_lines.hpp>
+#include <deeprec/data/detail/text_chunk.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 #include <deeprec/data/text_stream.hpp>
-#include <deeprec/support/locked_resource.hpp>
 #include <deeprec/support/unit_flags.hpp>
 #include <deeprec/support/verb.hpp>
 
@@ -54,104 +55,6 @@ struct reader_options {
   index_t longest_line = index_t{1} << 24;  ///< bytes; of a longer line no more than that is read
   stream_batches batches = stream_batches::full;
 };
-
-namespace detail {
-
-/// One chunk of a source: its text, its rows, and its fault. What is allocated from the shared resource lies
-/// in chunks only, and a chunk is never assigned: so the resource goes after all of it.
-struct text_chunk {
-  explicit text_chunk(std::shared_ptr<locked_resource> of_all)
-      : memory(std::move(of_all)), buffer(memory.get()), rows(memory.get()) {}
-  text_chunk(text_chunk&&) noexcept = default;
-  text_chunk& operator=(text_chunk&&) = delete;
-  ~text_chunk() = default;
-
-  std::shared_ptr<locked_resource> memory;  // chunks grow on many threads
-  index_t source = 0;
-  index_t number = 0;       // within its source
-  grow_array<char> buffer;  // of a stream that of the first chunk holds the text of all
-  std::string_view lines;   // of a stream
-  sparse_batch rows;
-  line_log log;
-  status state;          // of reading or parsing
-  index_t used = 0;      // rows already delivered
-  bool counted = false;  // its lines and bad lines are in the reader's sums
-};
-
-/// How long a reader that has lines of a stream waits for more before it parses them: for the next bytes, and
-/// in all. A writer that is woken because its pipe was emptied writes again well within the first.
-inline constexpr std::chrono::milliseconds stream_gap{1};
-inline constexpr std::chrono::milliseconds stream_delay{10};
-
-/// The lines that begin in [begin, begin + bytes) of the source. On failure chunk.state is the fault. The
-/// text ends with the last such line, wherever that ends, or with the first byte that makes it too long. No
-/// byte after that is read, and only one before the chunk.
-inline std::string_view load_lines(const text_source& source, index_t begin, index_t bytes,
-                                   index_t longest_line, text_chunk& chunk) noexcept {
-  const index_t size = source.size();
-  const index_t end = (std::min)(size, begin + bytes);
-  // Of a line beyond the limit, one byte more than the limit is enough to see that it is too long,
-  // and one for a carriage return; before the first line there may be a byte order mark.
-  const index_t mark = begin == 0 ? 3 : 0;
-  const index_t last_byte = (std::min)(size, end + longest_line + 1 + mark);
-  if (source.in_memory()) {
-    const char* const text = source.text().data();
-    const auto find = [text](index_t from, index_t to) {
-      const void* found = std::memchr(text + from, '\n', static_cast<std::size_t>(to - from));
-      return found == nullptr ? index_t{-1} : static_cast<const char*>(found) - text;
-    };
-    index_t from = begin;
-    if (begin > 0) {
-      const index_t line_end = find(begin - 1, end - 1);
-      if (line_end < 0) return {};
-      from = line_end + 1;
-    }
-    const index_t line_end = find(end - 1, last_byte);
-    const index_t stop = line_end < 0 ? last_byte : line_end + 1;
-    return {text + from, static_cast<std::size_t>(stop - from)};
-  }
-  // The byte before the chunk tells whether a line begins with the chunk. It is stored at the end of a
-  // cache line, so that the chunk itself is aligned in memory as in the file.
-  constexpr auto margin = static_cast<index_t>(cache_line_bytes);
-  const index_t before = begin > 0 ? 1 : 0;
-  index_t read_to = (std::min)(last_byte, end + 4096);
-  const auto fail = [&](const status& why) {
-    chunk.state = why;
-    return std::string_view();
-  };
-  constexpr status no_room(errc::out_of_memory,
-                           "the memory resource must provide room for text (it refused)");
-  if (!chunk.buffer.reserve(margin + (read_to - begin), 0)) return fail(no_room);
-  if (const status s =
-          source.read(begin - before, chunk.buffer.data() + margin - before, read_to - begin + before);
-      !s) {
-    return fail(s);
-  }
-  const char* from = chunk.buffer.data() + margin - before;
-  const char* const last = chunk.buffer.data() + margin + (end - begin);  // one past the chunk
-  if (begin > 0) {
-    from = static_cast<const char*>(std::memchr(from, '\n', static_cast<std::size_t>(last - from)));
-    if (from == nullptr || ++from >= last) return {};
-  }
-  index_t skip = from - chunk.buffer.data();
-  index_t searched = margin + (end - begin) - 1;
-  for (;;) {
-    const char* const text = chunk.buffer.data();
-    const index_t held = margin + (read_to - begin);
-    const void* found = std::memchr(text + searched, '\n', static_cast<std::size_t>(held - searched));
-    index_t stop = found == nullptr ? held : static_cast<const char*>(found) - text + 1;
-    if (found != nullptr || read_to == last_byte) {
-      return {text + skip, static_cast<std::size_t>(stop - skip)};
-    }
-    searched = held;
-    const index_t more = (std::min)(last_byte - read_to, std::max<index_t>(read_to - begin, 4096));
-    if (!chunk.buffer.reserve(held + more, held)) return fail(no_room);
-    if (const status s = source.read(read_to, chunk.buffer.data() + held, more); !s) return fail(s);
-    read_to += more;
-  }
-}
-
-}  // namespace detail
 
 /// Delivers the rows of files (or of text in memory) as batches. Made by read_files() or
 /// read_text(). Move-only.
@@ -292,20 +195,21 @@ class batch_reader {
         entered_ = true;
       }
       if (from.is_stream()) {
-        if (!unshared_) {  // else the format threw where it should detect the layout
-          if (const status s = fill(from); !s) return refused(s);
-          unshared_ = parsed_ > 0;
+        if (!stream_.waiting()) {  // else the format threw where it should detect the layout
+          if (const status s = stream_.fill(from, chunks_.front().buffer, stream_limits()); !s)
+            return refused(s);
         }
-        if (unshared_) {
-          const std::string_view begin(chunks_.front().buffer.data(), static_cast<std::size_t>(held_));
+        if (stream_.waiting()) {
+          const std::string_view begin(chunks_.front().buffer.data(),
+                                       static_cast<std::size_t>(stream_.held()));
           if (number_ == 0) {
             if (const status s = detail::expect_text(begin); !s) return refused(s);
           }
           share_out();
-          unshared_ = false;
+          stream_.taken();
           break;
         }
-        if (!stream_end_) return refused(stream_end_);
+        if (!stream_.end()) return refused(stream_.end());
         from.close();
         leave();
         continue;
@@ -353,9 +257,7 @@ class batch_reader {
   status enter(detail::text_source& from) {
     if (const status s = from.open(); !s) return s;
     if (from.is_stream()) {
-      held_ = parsed_ = 0;
-      stream_ended_ = in_long_line_ = unshared_ = false;
-      stream_end_ = {};
+      stream_.restart();
       return {};
     }
     std::string_view head = from.text();
@@ -377,81 +279,27 @@ class batch_reader {
     return {};
   }
 
-  /// Reads the next lines of a stream: those that have arrived, at least one; none at its end. They are the
-  /// first parsed_ of the held_ bytes in the first chunk's buffer; the rest, the begin of a line, is kept.
-  status fill(detail::text_source& from) {
-    detail::grow_array<char>& buffer = chunks_.front().buffer;
-    held_ -= parsed_;
-    if (held_ > 0 && parsed_ > 0) {
-      std::memmove(buffer.data(), buffer.data() + parsed_, static_cast<std::size_t>(held_));
-    }
-    parsed_ = 0;
-    if (stream_ended_) return {};
-    const index_t flight = options_.chunk_bytes * static_cast<index_t>(chunks_.size());
-    const index_t too_long = detail::head_bytes(options_.longest_line);
-    using clock = std::chrono::steady_clock;
-    clock::time_point due;  // when the lines are parsed even if more arrive
-    while (!stream_ended_) {
-      if (parsed_ == 0 && held_ >= too_long) {  // the format refuses it
-        in_long_line_ = true;
-        parsed_ = held_;
-        break;
-      }
-      if (parsed_ > 0 && (held_ >= flight || !from.ready(detail::stream_gap) || clock::now() >= due)) break;
-      if (held_ == room_) {
-        const index_t wanted =
-            (std::min)((std::max)(2 * room_, options_.chunk_bytes), (std::max)(flight, too_long));
-        if (!buffer.reserve(wanted, held_)) {
-          if (parsed_ > 0) break;
-          return {errc::out_of_memory, "the memory resource must provide room for text (it refused)"};
-        }
-        room_ = wanted;
-      }
-      index_t got = 0;
-      const status s = from.read_on(buffer.data() + held_, room_ - held_, got);
-      if (s.code() == errc::out_of_memory) {  // no end: the next call reads on
-        if (parsed_ > 0) break;
-        return s;
-      }
-      if (!s || got == 0) {
-        stream_end_ = s;
-        stream_ended_ = true;
-        break;
-      }
-      if (in_long_line_) {  // its begin was delivered, and was too long; nothing else is held
-        const std::size_t end = std::string_view(buffer.data(), static_cast<std::size_t>(got)).find('\n');
-        if (end == std::string_view::npos) continue;
-        in_long_line_ = false;
-        got -= static_cast<index_t>(end) + 1;
-        std::memmove(buffer.data(), buffer.data() + end + 1, static_cast<std::size_t>(got));
-      }
-      const std::size_t last =
-          std::string_view(buffer.data() + held_, static_cast<std::size_t>(got)).rfind('\n');
-      if (last != std::string_view::npos) {
-        if (parsed_ == 0) due = clock::now() + detail::stream_delay;
-        parsed_ = held_ + static_cast<index_t>(last) + 1;
-      }
-      held_ += got;
-    }
-    if (stream_ended_ && stream_end_.ok()) parsed_ = held_;  // the last line has no end
-    return {};
+  [[nodiscard]] detail::stream_lines::limits stream_limits() const noexcept {
+    return {options_.chunk_bytes, options_.chunk_bytes * static_cast<index_t>(chunks_.size()),
+            options_.longest_line};
   }
 
-  /// Gives those lines to chunks, about as many bytes to each.
+  /// Gives the lines of a stream that have arrived to chunks, about as many bytes to each.
   void share_out() {
+    const index_t bytes = stream_.bytes();
     const char* const text = chunks_.front().buffer.data();
     if (number_ == 0) {
       layouts_[static_cast<std::size_t>(source_)] =
-          format_.detect(detail::head_line({text, static_cast<std::size_t>(parsed_)}, options_.longest_line));
+          format_.detect(detail::head_line({text, static_cast<std::size_t>(bytes)}, options_.longest_line));
     }
     const index_t pieces =
-        (std::min)((parsed_ - 1) / options_.chunk_bytes + 1, static_cast<index_t>(chunks_.size()));
-    const index_t least = (parsed_ - 1) / pieces + 1;  // bytes of all but the last
-    for (index_t begin = 0; begin < parsed_;) {
-      index_t end = parsed_;
-      if (parsed_ - begin > least) {
+        (std::min)((bytes - 1) / options_.chunk_bytes + 1, static_cast<index_t>(chunks_.size()));
+    const index_t least = (bytes - 1) / pieces + 1;  // bytes of all but the last
+    for (index_t begin = 0; begin < bytes;) {
+      index_t end = bytes;
+      if (bytes - begin > least) {
         const index_t from = begin + least - 1;
-        const void* found = std::memchr(text + from, '\n', static_cast<std::size_t>(parsed_ - from));
+        const void* found = std::memchr(text + from, '\n', static_cast<std::size_t>(bytes - from));
         if (found != nullptr) end = static_cast<const char*>(found) - text + 1;
       }
       detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_++)];
@@ -576,13 +424,7 @@ class batch_reader {
   index_t skipped_ = 0;
   index_t ignored_ = 0;
   index_t rows_ = 0;
-  index_t room_ = 0;       // of a stream: bytes of the buffer that are used
-  index_t held_ = 0;       // bytes in it
-  index_t parsed_ = 0;     // of those, in lines that chunks have, or
-  bool unshared_ = false;  // will have
-  status stream_end_;      // what ended it
-  bool stream_ended_ = false;
-  bool in_long_line_ = false;  // the stream's next bytes belong to a line that was too long
+  detail::stream_lines stream_;  // of the source, where it is a stream
 };
 
 namespace detail {

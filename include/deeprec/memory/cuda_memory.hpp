@@ -28,7 +28,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/memory/cuda_pool_resource.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
-#include <deeprec/support/managed_budget.hpp>
+#include <deeprec/memory/detail/managed_budget.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -128,7 +128,8 @@ DEEPREC_PER_UNIT status dedup_rows(Context&& context_or_executor, matrix_view<T,
   const auto ctx = detail::as_context(context_or_executor);
   const detail::host_call call(ctx, "dedup_rows", detail::in_spaces<Space>);
   if (!call) return call.stopped();
-  if (const status s = rows.validate(); !s) return s.in_operation("dedup_rows");
+  if (const status s = rows.validate("matrix_view: data must not be null", row_overlap::permitted); !s)
+    return s.in_operation("dedup_rows");
   const auto count = static_cast<std::uint64_t>(rows.extent(0));
   if (count > static_cast<std::uint64_t>((std::numeric_limits<Index>::max)()) ||
       count > static_cast<std::uint64_t>(detail::most_keys)) {
@@ -178,8 +179,9 @@ std::uint64_t row_number(const Index* numbers, index_t b) noexcept {
 ///           error nothing is written
 /// @example  @snippet tests/ops/dedup_rows_test.cpp dedup_rows
 template <class Context, class Numbers, class T, MemorySpace Space>
-DEEPREC_PER_UNIT status gather_rows(Context&& context_or_executor, matrix_arg<const T, Space> rows,
-                                    const Numbers& inverse, matrix_view<T, Space> out) {
+DEEPREC_PER_UNIT status gather_rows(Context&& context_or_executor,
+                                    matrix_arg<const T, space_for<Context>> rows, const Numbers& inverse,
+                                    matrix_view<T, Space> out) {
   static_assert(!std::is_const_v<T>,
                 "deeprec::gather_rows: out is read only. Fix: matrix_view<float>, not <const float>.");
   static_assert(std::is_trivially_copyable_v<T>,
@@ -204,7 +206,8 @@ DEEPREC_PER_UNIT status gather_rows(Context&& context_or_executor, matrix_arg<co
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "gather_rows: out.stride(0) must be at least out.extent(1)"};
   }
-  if (const status s = rows.validate(); !s) return s.in_operation("gather_rows");
+  if (const status s = rows.validate("matrix_view: data must not be null", row_overlap::permitted); !s)
+    return s.in_operation("gather_rows");
   if (const status s = out.validate(); !s) return s.in_operation("gather_rows");
   return detail::or_out_of_memory("gather_rows", [&]() -> status {
     const index_t n = out.extent(0);

@@ -82,15 +82,11 @@ status launch_select(DEEPREC_DEVICE::device_select args, index_t width, cudaStre
 
 }  // namespace detail
 
-template <class Context, class Bytes, class T, MemorySpace Space>
+template <class Context, class Bytes, class T>
 [[gnu::visibility("hidden")]] status row_select_on(cuda_backend, const Context& ctx, const Bytes& cond,
-                                                   matrix_arg<const T, Space> then,
-                                                   matrix_arg<const T, Space> otherwise,
-                                                   matrix_view<T, Space> out) {
-  static_assert(
-      reachable_as<typename Bytes::space, device_space> && reachable_as<Space, device_space>,
-      "deeprec::row_select: host memory given to a CUDA context. Fix: copy it to the device and use "
-      "views with device_space.");
+                                                   matrix_view<const T, device_space> then,
+                                                   matrix_view<const T, device_space> otherwise,
+                                                   matrix_view<T, device_space> out) {
   if (out.empty()) return {};
   const auto to = detail::bytes_of(out);
   const auto from_then = detail::bytes_of(then);

@@ -121,7 +121,8 @@ inline status select_overlaps(const unsigned char* cond, const byte_rows<const s
 /// @source   the AVX-512 Select operator of DeepRec, which loads both rows
 template <class Context, class Condition, class T, MemorySpace Space>
 DEEPREC_PER_UNIT status row_select(Context&& context_or_executor, const Condition& cond,
-                                   matrix_arg<const T, Space> then, matrix_arg<const T, Space> otherwise,
+                                   matrix_arg<const T, space_for<Context>> then,
+                                   matrix_arg<const T, space_for<Context>> otherwise,
                                    matrix_view<T, Space> out) {
   static_assert(RowCondition<Condition>,
                 "deeprec::row_select: cond is no contiguous range of bool or std::uint8_t. Fix: "
@@ -169,8 +170,9 @@ DEEPREC_PER_UNIT status row_select(Context&& context_or_executor, const Conditio
       !s)
     return s;
   if (const status s = out.validate("row_select: out must not be null"); !s) return s;
-  return detail::or_out_of_memory(
-      "row_select", [&] { return row_select_on(ctx.backend(), ctx, bytes, then, otherwise, out); });
+  return detail::or_out_of_memory("row_select", [&] {
+    return row_select_on(ctx.backend(), ctx, bytes, then, otherwise, matrix_view<T, space_for<Context>>(out));
+  });
 }
 
 template <class... Args>
@@ -178,10 +180,10 @@ status row_select_on(any_backend, const Args&...) {
   return detail::no_backend<Args...>();
 }
 
-template <class Context, class Bytes, class T, MemorySpace Space>
+template <class Context, class Bytes, class T>
 DEEPREC_PER_UNIT status row_select_on(host_backend, const Context& ctx, const Bytes& cond,
-                                      matrix_arg<const T, Space> then, matrix_arg<const T, Space> otherwise,
-                                      matrix_view<T, Space> out) {
+                                      matrix_view<const T> then, matrix_view<const T> otherwise,
+                                      matrix_view<T> out) {
   if (out.empty()) return {};
   const detail::byte_rows<const std::byte> to = detail::bytes_of(out);
   const detail::byte_rows<const std::byte> from_then = detail::bytes_of(then);

@@ -50,7 +50,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @example  @snippet tests/ops/tile_test.cpp tile
 /// @source   the Tile operator of DeepRec
 template <class Context, class T, MemorySpace Space>
-DEEPREC_PER_UNIT status tile(Context&& context_or_executor, matrix_arg<const T, Space> in,
+DEEPREC_PER_UNIT status tile(Context&& context_or_executor, matrix_arg<const T, space_for<Context>> in,
                              index_t row_multiple, index_t column_multiple, matrix_view<T, Space> out) {
   static_assert(!std::is_const_v<T>,
                 "deeprec::tile: out is read only. Fix: matrix_view<float>, not <const float>.");

@@ -52,7 +52,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @example  @snippet tests/ops/transpose_test.cpp transpose
 /// @source   the Transpose operator of DeepRec
 template <class Context, class T, MemorySpace Space>
-DEEPREC_PER_UNIT status transpose(Context&& context_or_executor, matrix_arg<const T, Space> in,
+DEEPREC_PER_UNIT status transpose(Context&& context_or_executor, matrix_arg<const T, space_for<Context>> in,
                                   matrix_view<T, Space> out) {
   static_assert(!std::is_const_v<T>,
                 "deeprec::transpose: out is read only. Fix: matrix_view<float>, not <const float>.");

@@ -74,7 +74,8 @@ DEEPREC_PER_UNIT status apply_rows(Context&& context_or_executor, matrix_view<co
             "needs: state_floats_of<optimizer>(width)"};
   }
   if (weights.empty()) return {};
-  if (const status s = gradient.validate(); !s) return s.in_operation("apply_rows");
+  if (const status s = gradient.validate("matrix_view: data must not be null", row_overlap::permitted); !s)
+    return s.in_operation("apply_rows");
   if (const status s = weights.validate(); !s) return s.in_operation("apply_rows");
   if (const status s = state.validate(); needed > 0 && !s) return s.in_operation("apply_rows");
   return detail::or_out_of_memory("apply_rows", [&]() -> status {

@@ -80,7 +80,9 @@ DEEPREC_PER_UNIT status global_norm(Context&& context_or_executor,
     double total = 0;
     std::pmr::vector<double> sums(ctx.memory);
     for (const matrix_view<const float>& gradient : gradients) {
-      if (const status s = gradient.validate(); !s) return s;
+      if (const status s = gradient.validate("matrix_view: data must not be null", row_overlap::permitted);
+          !s)
+        return s;
       if (gradient.empty()) continue;
       // An item is a row, or 16384 columns of a long one; a piece has about 16384 elements.
       const index_t chunks = (gradient.extent(1) - 1) / widest + 1;
@@ -107,6 +109,9 @@ template <class Context, class Container>
   requires requires(const Container& all) { std::span(all).front().data_handle(); }
 DEEPREC_PER_UNIT status global_norm(Context&& context_or_executor, const Container& gradients, double& norm) {
   using view = typename decltype(std::span(gradients))::value_type;
+  static_assert(std::is_same_v<view, matrix_view<const float>>,
+                "deeprec::global_norm: views of other elements or of other memory. Fix: "
+                "std::vector<matrix_view<const float>>, of host memory.");
   return global_norm(context_or_executor, std::span<const view>(gradients), norm);
 }
 

@@ -202,7 +202,8 @@ template <class Name>
 }
 
 /// Ranges of memory, cut into pieces at each begin and each end of one: two ranges overlap where they have a
-/// piece in common.
+/// piece in common. Of n ranges that overlap pairwise, as blocks of columns of one matrix do, each has up to
+/// n pieces.
 ///
 /// @threads one thread adds and closes; then concurrent readers are safe
 class memory_pieces {

@@ -2,22 +2,22 @@
 //
 //   work.affects(op, reads(bags), updates(table.view()), writes(out));
 //
-// Ops whose effects overlap, one of them not a read, keep the order in which they were added.
+// Ops whose effects overlap, one of them not a read, keep the order in which they were added. Ranges are
+// taken at the call: declare a container after it has its size, or the container itself, and not a view of
+// it.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <memory>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/jagged_view.hpp>
-#include <deeprec/core/sizes.hpp>
+#include <deeprec/plan/detail/operand_bytes.hpp>
 #include <deeprec/support/overlap.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+/// How an op accesses memory. Ops are ordered alike for writes and updates.
 enum class access_mode : unsigned char { reads, writes, updates };
 
 /// Access to the bytes [begin, end).
@@ -37,48 +37,31 @@ class effects {
 
   [[nodiscard]] const effect* begin() const noexcept { return all_.data(); }
   [[nodiscard]] const effect* end() const noexcept { return all_.data() + count_; }
+  [[nodiscard]] std::size_t size() const noexcept { return count_; }
 
  private:
   template <class Operand>
   friend effects effects_on(const Operand& operand, access_mode mode) noexcept;
 
-  std::array<effect, 3> all_{};  // offsets, ids and weights of a batch
+  std::array<effect, 4> all_{};  // an owner and offsets, ids and weights of its view
   std::size_t count_ = 0;
 };
 
-/// Of a view: the memory that it is a view of, of a matrix with the gaps between its rows; of a batch:
-/// offsets, ids and weights; of a table: its rows; of a row source with identity(): that; of a container: its
-/// elements; of any other object: its own bytes.
+/// The bytes of an operand. A matrix has those of its rows and of the gaps between them; a batch has offsets,
+/// ids and weights; a table has its rows, and the state that is stored apart; a source with identity() has
+/// that address. A container has its elements and itself, an owner with view() itself and the view. Any other
+/// object has its own bytes: declare what it points to as well.
 ///
 /// @cost    O(1)
 /// @threads reentrant
 /// @error   none
 template <class Operand>
 [[nodiscard]] effects effects_on(const Operand& operand, access_mode mode) noexcept {
-  effects made;
-  const auto add = [&](const detail::byte_range& bytes) {
-    if (bytes.begin < bytes.end) made.all_[made.count_++] = {bytes.begin, bytes.end, mode};
-    return false;
-  };
-  if constexpr (requires { operand.identity(); }) {
-    add(detail::bytes_at(static_cast<const char*>(operand.identity()), 1));
-  } else if constexpr (requires {
-                         operand.format().stride_bytes();
-                         operand.data();
-                       }) {
-    const index_t bytes = capped_product(operand.rows(), operand.format().stride_bytes());
-    add(detail::bytes_at(operand.data(), bytes));
-  } else if constexpr (
-      BagBatch<Operand> || requires { operand.row_stride(); } || requires { operand.data_handle(); } ||
-      requires {
-        std::data(operand);
-        std::size(operand);
-      }) {
-    detail::any_array(operand, add);
-  } else {
-    add(detail::bytes_at(std::addressof(operand), 1));
-  }
-  return made;
+  effects found;
+  detail::bytes_of_operand(operand, [&](const detail::byte_range& bytes) {
+    if (bytes.begin < bytes.end) found.all_[found.count_++] = {bytes.begin, bytes.end, mode};
+  });
+  return found;
 }
 /// The same, for access that changes nothing.
 template <class Operand>

@@ -53,7 +53,9 @@ class task_plan {
   ///
   /// @post    order() is topological
   /// @numerics deterministic: the same order for the same list, except that kinds are the types of the tasks
-  /// @cost    O(ops + edges), and by as_added O(ops log ops); allocates
+  /// @cost    O(ops + edges), and by as_added O(ops log ops); for E effects O(E log E + pieces) more: a range
+  ///          is cut where another one begins or ends in it, into up to E^2 pieces where many overlap;
+  ///          allocates
   /// @threads reentrant
   /// @error   invalid_value: an edge or an effect of an op that the list does not have (item = the other op
   ///          of the edge, value = the unknown number), an op after itself, a cycle (its ops are named), an

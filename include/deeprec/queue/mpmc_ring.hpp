@@ -22,6 +22,7 @@
 #include <deeprec/queue/detail/slot_ring.hpp>
 #include <deeprec/queue/ring_handles.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 #include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -235,8 +236,8 @@ class mpmc_ring {
   }
 
   core core_;
-  alignas(64) detail::waiting_room<Wait, Atomics> items_;  // consumers wait here
-  alignas(64) detail::waiting_room<Wait, Atomics> space_;  // producers wait here
+  alignas(64) waiting_room<Wait, Atomics> items_;  // consumers wait here
+  alignas(64) waiting_room<Wait, Atomics> space_;  // producers wait here
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -19,6 +19,7 @@
 #include <deeprec/queue/detail/slot_ring.hpp>
 #include <deeprec/queue/ring_handles.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 #include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -147,8 +148,8 @@ class reorder_buffer {
   }
 
   core core_;
-  alignas(64) detail::waiting_room<Wait, Atomics> items_;  // takers wait here
-  alignas(64) detail::waiting_room<Wait, Atomics> space_;  // putters wait here; each notification wakes all
+  alignas(64) waiting_room<Wait, Atomics> items_;  // takers wait here
+  alignas(64) waiting_room<Wait, Atomics> space_;  // putters wait here; each notification wakes all
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

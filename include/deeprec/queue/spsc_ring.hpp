@@ -20,6 +20,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/queue/ring_handles.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 #include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -403,8 +404,8 @@ class spsc_ring {
   const std::size_t capacity_;
   std::pmr::memory_resource* const memory_;
   std::byte* slots_ = nullptr;
-  detail::waiting_room<Wait, Atomics, 1> items_;  // the consumer waits here
-  detail::waiting_room<Wait, Atomics, 1> space_;  // the producer waits here
+  waiting_room<Wait, Atomics, 1> items_;  // the consumer waits here
+  waiting_room<Wait, Atomics, 1> space_;  // the producer waits here
   alignas(2 * line) side producer_;
   alignas(2 * line) typename Atomics::template atomic<Seq> pushed_;
   alignas(2 * line) side consumer_;

@@ -19,6 +19,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/queue/detail/index_stack.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 #include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -124,7 +125,7 @@ class staging_pool {
 
   std::vector<T> buffers_;
   detail::index_stack<Atomics> free_;
-  alignas(64) detail::waiting_room<Wait, Atomics> returns_;
+  alignas(64) waiting_room<Wait, Atomics> returns_;
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -26,6 +26,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/queue/detail/slot_ring.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 #include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -589,8 +590,8 @@ class staging_queue {
   typename Atomics::template atomic<std::uint32_t> cancelled_{0};
   typename Atomics::template atomic<std::size_t> depth_;
   alignas(64) typename Atomics::template atomic<std::size_t> bytes_{0};
-  alignas(64) detail::waiting_room<Wait, Atomics> items_;  // consumers wait here
-  alignas(64) detail::waiting_room<Wait, Atomics> space_;  // producers wait here
+  alignas(64) waiting_room<Wait, Atomics> items_;  // consumers wait here
+  alignas(64) waiting_room<Wait, Atomics> space_;  // producers wait here
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -17,7 +17,6 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/queue/detail/polling_waits.hpp>
-#include <deeprec/queue/detail/waiting_room.hpp>
 #include <deeprec/queue/queue_result.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

@@ -46,13 +46,13 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/schedule/detail/as_status.hpp>
 #include <deeprec/schedule/detail/chunk_schedule.hpp>
 #include <deeprec/schedule/detail/chunk_sum.hpp>
 #include <deeprec/schedule/detail/resource_threads.hpp>
+#include <deeprec/schedule/detail/type_name.hpp>
 #include <deeprec/schedule/micro_chunk.hpp>
-#include <deeprec/support/as_status.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/type_name.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -264,7 +264,7 @@ class micro_batch {
   ///          exception is rethrown here. stopped by the token, with no variable updated; invalid_value for a
   ///          negative B; unsupported when the executor runs tasks on the caller's thread; the status of
   ///          post(), and what it throws but std::bad_alloc. Another run may follow
-  /// @example @snippet tests/pipeline/micro_batch_test.cpp micro_batch
+  /// @example @snippet tests/schedule/micro_batch_test.cpp micro_batch
   template <class Executor>
   [[nodiscard]] result<void> run(Executor& executor, index_t samples, const std::stop_token& stop = {}) {
     static_assert(BulkExecutor<Executor> || TaskExecutor<Executor>,

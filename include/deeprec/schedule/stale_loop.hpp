@@ -34,6 +34,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 #include <deeprec/schedule/stale_window.hpp>
 #include <deeprec/support/atomics.hpp>
 
@@ -106,7 +107,7 @@ class stale_loop {
   ///          stopped by the token; invalid_value for fewer requests than W, and when fetch or apply left out
   ///          a shard; unsupported when the executor runs tasks on the caller's thread; the status of post().
   ///          Steps whose update had not begun are not applied. Another run may follow
-  /// @example @snippet tests/pipeline/stale_window_test.cpp stale_loop
+  /// @example @snippet tests/schedule/stale_window_test.cpp stale_loop
   template <class Executor, class Next, class Fetch, class Compute, class Apply>
   [[nodiscard]] status run(Executor& executor, Next&& next, Fetch&& fetch, Compute&& compute, Apply&& apply,
                            const std::stop_token& stop = {}) {
@@ -143,7 +144,7 @@ class stale_loop {
 
  private:
   using wait_type = typename Window::wait_type;
-  using room = detail::waiting_room<wait_type, detail::std_atomics>;
+  using room = waiting_room<wait_type, detail::std_atomics>;
   static constexpr index_t endless = (std::numeric_limits<index_t>::max)();
 
   struct arrival {

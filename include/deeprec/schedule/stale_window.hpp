@@ -25,6 +25,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 #include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -261,10 +262,10 @@ class stale_window {
   struct shard_state {
     alignas(64) word applied{0};  // updates that have ended
     word begun{0};                // updates that have begun
-    detail::waiting_room<Wait, Atomics> lookups;
+    waiting_room<Wait, Atomics> lookups;
     alignas(64) word passed{0};  // lookups that have read. All of them are below applied + W
     word inside{0};              // hogwild: lookups that read, or `alone`
-    detail::waiting_room<Wait, Atomics> updates;
+    waiting_room<Wait, Atomics> updates;
   };
   // Of a shard and lookups k, k + W, k + 2W ...: 2n + 1 from when lookup k + nW begins to read, 2n + 2 when
   // it has read.

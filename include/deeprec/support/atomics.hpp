@@ -1,4 +1,4 @@
-// The atomics policy of the queues in this folder: atomic types, fences, sleeping and waking.
+// The atomics policy of queues, executors and schedules: atomic types, fences, sleeping and waking.
 //
 //   std_atomics        std::atomic, futexes, membarrier: the default
 //   (a test scheduler  with the same members explores every interleaving: tests/queue/)

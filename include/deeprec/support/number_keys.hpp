@@ -28,7 +28,7 @@ inline std::size_t key_entries(index_t n) noexcept {
 }
 
 /// Keys has these members:
-///   hash(k)          64 bits, of which the upper are used; with secret seeds (key_seed.hpp)
+///   hash(k)          64 bits, of which the upper are used; with secret seeds (key_hash.hpp)
 ///   same(k, number)  true when key k is the key with that number
 ///   add(k)           called when key k is new: it gets the next number
 ///   again(number)    called when the key with that number comes again

@@ -9,9 +9,7 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
-#include <memory_resource>
 #include <tuple>
-#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/coo_view.hpp>
@@ -76,13 +74,6 @@ index_t room_of(const Array& array) noexcept {
     return array.size();
   }
 }
-
-/// True for an owner, and for memory of the caller that the host reaches.
-template <class Out>
-inline constexpr bool is_host_output = true;
-template <class Out>
-  requires requires { typename Out::space; }
-inline constexpr bool is_host_output<Out> = reachable_as<typename Out::space, host_space>;
 
 /// True where one of the arrays of an output (std::tie of them) shares a byte with any array of the inputs.
 template <class... Arrays, class... Inputs>

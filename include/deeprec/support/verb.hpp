@@ -51,7 +51,7 @@ class verb_call {
   /// @param name a string literal
   template <class Context, MemorySpace... Spaces>
   DEEPREC_INLINE verb_call(const Context& given, const char* name, operand_spaces<Spaces...> = {}) noexcept
-      : trace_(given.trace), name_(name), may_run_(given.stop == nullptr || !given.stop->stop_requested()) {
+      : verb_call(static_cast<const environment&>(given), name, unchecked{}) {
     if constexpr (std::is_same_v<typename backend_space<backend_of<Context>>::type, host_space>) {
       static_assert((reachable_as<Spaces, host_space> && ...),
                     "deeprec::context: device memory given to a host context. Fix: copy it, or pass a device "
@@ -62,8 +62,6 @@ class verb_call {
           "deeprec::context: host memory given to a device context. Fix: copy it to the device, and "
           "use views with device_space.");
     }
-    if (trace_ != nullptr) [[unlikely]]
-      trace_->begin(name_);
   }
   verb_call(const verb_call&) = delete;
   verb_call& operator=(const verb_call&) = delete;
@@ -75,6 +73,14 @@ class verb_call {
   explicit operator bool() const noexcept { return may_run_; }
   [[nodiscard]] status stopped() const noexcept { return {errc::stopped, name_}; }
 
+ protected:
+  struct unchecked {};
+  DEEPREC_INLINE verb_call(const environment& given, const char* name, unchecked) noexcept
+      : trace_(given.trace), name_(name), may_run_(given.stop == nullptr || !given.stop->stop_requested()) {
+    if (trace_ != nullptr) [[unlikely]]
+      trace_->begin(name_);
+  }
+
  private:
   trace_sink* trace_;
   const char* name_;
@@ -85,12 +91,15 @@ class verb_call {
 class host_call : public verb_call {
  public:
   template <class Context, MemorySpace... Spaces>
-  DEEPREC_INLINE host_call(const Context& given, const char* name,
-                           operand_spaces<Spaces...> spaces = {}) noexcept
-      : verb_call(given, name, spaces) {
-    static_assert(std::is_same_v<backend_of<Context>, host_backend>,
+  DEEPREC_INLINE host_call(const Context& given, const char* name, operand_spaces<Spaces...> = {}) noexcept
+      : verb_call(static_cast<const environment&>(given), name, unchecked{}) {
+    constexpr bool on_host = std::is_same_v<backend_of<Context>, host_backend>;
+    static_assert(on_host,
                   "deeprec::backend: this verb runs on the host only. Fix: pass an executor of the host; "
                   "docs/cuda.md lists what runs on a device.");
+    static_assert(!on_host || (reachable_as<Spaces, host_space> && ...),
+                  "deeprec::context: device memory given to a host context. Fix: copy it, or pass a device "
+                  "context.");
   }
 };
 
@@ -127,7 +136,8 @@ DEEPREC_INLINE auto or_out_of_memory(F&& f) -> std::invoke_result_t<F> {
 #endif
 }
 
-/// The same; faults without an operation get this one, a literal.
+/// The same; faults without an operation get this one, a literal. It does not call the other: one frame less
+/// on the way of every verb.
 template <class F>
 DEEPREC_INLINE status or_out_of_memory(const char* operation, F&& f) {
 #if DEEPREC_EXCEPTIONS

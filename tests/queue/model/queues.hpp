@@ -1,4 +1,4 @@
-// Scenarios for the explorer: threads that call the queues of staging/, and what must hold at their end.
+// Scenarios for the explorer: threads that call the queues of queue/, and what must hold at their end.
 #pragma once
 
 #include <deeprec/queue/mpmc_ring.hpp>
@@ -6,6 +6,7 @@
 #include <deeprec/queue/spsc_ring.hpp>
 #include <deeprec/queue/staging_pool.hpp>
 #include <deeprec/queue/staging_queue.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 
 #include <array>
 #include <memory>
@@ -202,7 +203,7 @@ struct wrong_face {
   using item_type = Item;
   static constexpr bool throwing_take_drops = true;
   using core = deeprec::detail::slot_ring<Item, model_atomics, std::uint32_t>;
-  using room = deeprec::detail::waiting_room<deeprec::park_wait, model_atomics>;
+  using room = deeprec::waiting_room<deeprec::park_wait, model_atomics>;
   explicit wrong_face(std::size_t capacity) : ring(capacity, std::pmr::get_default_resource(), 0) {}
 
   static model_order at(std::memory_order o) { return {deeprec::detail::access::closed_asked, o}; }

@@ -440,7 +440,7 @@ struct room_deadline : explorer::scenario {
     }));
   }
   model_atomic<std::uint32_t> ready{0};
-  deeprec::detail::waiting_room<deeprec::park_wait, model_atomics> room;
+  deeprec::waiting_room<deeprec::park_wait, model_atomics> room;
 };
 
 // One look of each kind at the memory of a scenario, with what the explorer is allowed.

@@ -1,4 +1,4 @@
-// What cpuid tells about this processor.
+// Features of this processor, by cpuid.
 #pragma once
 
 #include <deeprec/core/config.hpp>

@@ -6,7 +6,6 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/random.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -32,11 +32,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-template <>
-struct detail::gemm_space<cuda_backend> {
-  using type = device_space;
-};
-
 struct cublaslt_gemm {
   static constexpr const char* name = "cuBLASLt";
 

@@ -104,13 +104,11 @@ DEEPREC_PER_UNIT status gemm_on(host_backend, context<E> given, const gemm_desc&
 ///           written, unless a backend fails on a tile: then c may be written in part, and nothing else
 /// @example  gemm(pool, {.b = gemm_operand::transposed}, x, weights, y).or_throw();
 template <class Backends = host_gemm_backends, class Context>
-DEEPREC_PER_UNIT status gemm(Context&& context_or_executor,
-                             const basic_gemm_desc<detail::gemm_space_for<Context>>& desc,
-                             const gemm_view<detail::gemm_space_for<Context>>& a,
-                             const gemm_factor<detail::gemm_space_for<Context>>& b,
-                             const gemm_result<detail::gemm_space_for<Context>>& c) {
+DEEPREC_PER_UNIT status gemm(Context&& context_or_executor, const basic_gemm_desc<space_for<Context>>& desc,
+                             const gemm_view<space_for<Context>>& a, const gemm_factor<space_for<Context>>& b,
+                             const gemm_result<space_for<Context>>& c) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "gemm", detail::in_spaces<detail::gemm_space_for<Context>>);
+  const detail::verb_call call(ctx, "gemm");
   if (!call) return call.stopped();
   if (b.weights() != nullptr && desc.batch.b_batch_stride != 0)
     return {errc::unsupported, "gemm: b_batch_stride must be 0 for gemm_weights"};

@@ -8,10 +8,8 @@
 #pragma once
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/matrix_view.hpp>
-#include <deeprec/core/status.hpp>
 #include <deeprec/dense/losses/logistic_loss.hpp>
-#include <deeprec/dense/metrics/metrics.hpp>
+#include <deeprec/dense/metrics/exact_sums.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -21,7 +19,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///
 /// @threads one thread at a time
 /// @example @snippet tests/dense/calibration_test.cpp calibration
-class calibration : public detail::exact_sums<calibration> {
+class calibration : public exact_sums<calibration> {
  public:
   /// predicted() / observed(); infinite where every label or its weight was 0; NaN before the first row, and
   /// where both sums are 0.

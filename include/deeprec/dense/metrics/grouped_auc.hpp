@@ -24,8 +24,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/dense/metrics/metrics.hpp>
-#include <deeprec/support/containers.hpp>
+#include <deeprec/dense/metrics/detail/scored.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

@@ -5,7 +5,8 @@
 //   area.merge(other_part);      area.value(), loss.value()
 //
 // Both are exact: the value is the same, bit for bit, however the rows were split, ordered or
-// merged. So are grouped_auc (dense/metrics/grouped_auc.hpp) and calibration (dense/metrics/calibration.hpp).
+// merged. So are grouped_auc (dense/metrics/grouped_auc.hpp), calibration (dense/metrics/calibration.hpp) and
+// your own metrics on exact_sums (dense/metrics/exact_sums.hpp).
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,8 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/dense/losses/logistic_loss.hpp>
-#include <deeprec/dense/metrics/detail/exact_sums.hpp>
+#include <deeprec/dense/metrics/detail/scored.hpp>
+#include <deeprec/dense/metrics/exact_sums.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -97,7 +99,7 @@ class auc {
 /// (without weights: the number of rows) is below 2^36.
 ///
 /// @threads one thread at a time
-class log_loss : public detail::exact_sums<log_loss> {
+class log_loss : public exact_sums<log_loss> {
  public:
   /// The mean; NaN before the first row, and where all weights are 0.
   ///

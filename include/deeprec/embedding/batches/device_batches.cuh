@@ -326,8 +326,6 @@ template <class Coo, class Wanted, class Out>
 template <class Context, class Batch, class Rule, class Id, class Offset, MemorySpace OutSpace>
 status prune_invalid_on(cuda_backend, const Context& ctx, const Batch& batch, const Rule&,
                         const jagged_out<Id, Offset, OutSpace>& out) {
-  static_assert(reachable_as<typename Batch::space, device_space> && reachable_as<OutSpace, device_space>,
-                "deeprec::prune_invalid: host memory given to a CUDA context. Fix: copy it to the device.");
   using valid_type = detail::valid_entries<Rule, Id>;
   const cuda_executor& stream = *ctx.executor;
   const valid_type valid{batch.ids(), batch.weights()};
@@ -364,8 +362,6 @@ template <class Context, class Bags, class Id, class Offset, MemorySpace OutSpac
 status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags,
                           const std::optional<Id>& default_id, const jagged_out<Id, Offset, OutSpace>& out,
                           array_view<std::uint8_t, OutSpace> empty) {
-  static_assert(reachable_as<typename Bags::space, device_space> && reachable_as<OutSpace, device_space>,
-                "deeprec::fill_empty_bags: host memory given to a CUDA context. Fix: copy it to the device.");
   using ranges_type = decltype(bags.ranges());
   const cuda_executor& stream = *ctx.executor;
   if (const status s = detail::device_shapes(bags); !s) return s;
@@ -392,8 +388,6 @@ status fill_empty_bags_on(cuda_backend, const Context& ctx, const Bags& bags,
 template <class Context, class Id, MemorySpace Space, class Index, MemorySpace OutSpace>
 status unique_on(cuda_backend, const Context& ctx, array_view<const Id, Space> ids,
                  const unique_out<Id, Index, OutSpace>& out) {
-  static_assert(reachable_as<Space, device_space> && reachable_as<OutSpace, device_space>,
-                "deeprec::unique: host memory given to a CUDA context. Fix: copy it to the device.");
   using namespace DEEPREC_DEVICE;
   const cuda_executor& stream = *ctx.executor;
   const index_t n = ids.size();
@@ -422,8 +416,6 @@ template <class Context, class Id, MemorySpace Space, class Strategy, class Boun
 status partition_on(cuda_backend, const Context& ctx, array_view<const Id, Space> ids, index_t rows,
                     index_t parts, const Strategy&, const Bounds& bounds,
                     const partition_out<Id, Position, OutSpace>& out) {
-  static_assert(reachable_as<Space, device_space> && reachable_as<OutSpace, device_space>,
-                "deeprec::partition: host memory given to a CUDA context. Fix: copy it to the device.");
   using out_type = partition_out<Id, Position, OutSpace>;
   const cuda_executor& stream = *ctx.executor;
   const index_t n = ids.size();
@@ -460,8 +452,6 @@ status partition_on(cuda_backend, const Context& ctx, array_view<const Id, Space
 template <class Context, class Id, class Row, MemorySpace Space, class Offset, MemorySpace OutSpace>
 status to_jagged_on(cuda_backend, const Context& ctx, const coo_view<Id, Row, Space>& coo,
                     const jagged_out<Id, Offset, OutSpace>& out) {
-  static_assert(reachable_as<Space, device_space> && reachable_as<OutSpace, device_space>,
-                "deeprec::to_jagged: host memory given to a CUDA context. Fix: copy it to the device.");
   if (detail::shares_bytes(detail::arrays_of(out), coo))
     return {errc::unsupported, "to_jagged: out must share no memory with the entries"};
   return detail::entries_to_bags(*ctx.executor, coo, detail::all_entries{}, out,

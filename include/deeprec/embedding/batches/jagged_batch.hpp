@@ -30,7 +30,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/batches/detail/entries.hpp>
-#include <deeprec/embedding/batches/detail/group_positions.hpp>
+#include <deeprec/embedding/detail/group_positions.hpp>
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/overlap.hpp>
 #include <deeprec/support/verb.hpp>

@@ -30,8 +30,6 @@
 #include <deeprec/embedding/batches/partition_strategy.hpp>
 #include <deeprec/embedding/kernels/host/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
-#include <deeprec/support/bulk.hpp>
-#include <deeprec/support/first_fault.hpp>
 #include <deeprec/support/overlap.hpp>
 #include <deeprec/support/verb.hpp>
 

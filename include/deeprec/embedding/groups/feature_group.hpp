@@ -69,7 +69,7 @@ class feature_group {
   using bags_type = Bags;
   using value_type = Out;
   using rounding_type = Rounding;
-  /// Of outputs and gradients.
+  /// The space of its outputs.
   using space = detail::group_space<Bags>;
 
  private:
@@ -88,6 +88,10 @@ class feature_group {
   ///           and the group is as before
   template <RowSource Source, class Pooling>
   DEEPREC_PER_UNIT index_t add(const Source& source, const Pooling& pooling) {
+    static_assert(
+        reachable_as<typename Source::space, space>,
+        "deeprec::feature_group: a table in other memory than the group's batches. Fix: copy the table, "
+        "or feature_group<lookups_only, Bags> of batches in its space.");
     using policies = detail::pooling_for<Pooling>;
     using combiner_type = typename policies::combiner;
     static_assert(!std::is_same_v<combiner_type, combiner::concat_t>,
@@ -103,8 +107,8 @@ class feature_group {
                   "const_table_view; or feature_group<> for lookups only.");
     static_assert(
         !trains || DirectRowSource<Source> || requires { source.identity(); },
-        "deeprec::feature_group: features of one table are stepped together, and this source does not "
-        "tell which table it is. Fix: give it identity(), the address of what it is a view of.");
+        "deeprec::feature_group: features of one table are stepped together, and this source has no "
+        "identity(). Fix: give it identity(), the address of what it is a view of.");
     const auto policy = detail::as_pooling(pooling);
     const index_t end = capped_sum(total_width(), source.format().width());
     // Nothing is changed before all memory is there.

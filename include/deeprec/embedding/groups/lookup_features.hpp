@@ -22,6 +22,7 @@
 #include <deeprec/embedding/groups/detail/group_calls.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/support/scratch_block.hpp>
 #include <deeprec/support/verb.hpp>
 
@@ -96,7 +97,7 @@ template <class Context, class Group>
 DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const resolved_features<Group>& rows,
                                detail::group_outs<Group> outs) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "lookup");
+  const detail::host_call call(ctx, "lookup");
   if (!call) return call.stopped();
   return detail::pool_features(ctx, rows, outs);
 }
@@ -121,7 +122,7 @@ template <class Context, class Group>
 DEEPREC_PER_UNIT status lookup(Context&& context_or_executor, const resolved_features<Group>& rows,
                                matrix_view<typename Group::value_type> out) {
   const auto ctx = detail::as_context(context_or_executor);
-  const detail::verb_call call(ctx, "lookup");
+  const detail::host_call call(ctx, "lookup");
   if (!call) return call.stopped();
   return detail::with_views(
       ctx, "lookup", rows.group(), out, detail::joint_lookup,

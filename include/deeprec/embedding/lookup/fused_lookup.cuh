@@ -35,9 +35,6 @@ template <class Context, class Source, class Id, class Row, MemorySpace Space, c
 [[gnu::visibility("hidden")]] status fused_lookup_on(cuda_backend, const Context& ctx, const Source& table,
                                                      const coo_view<Id, Row, Space>& entries,
                                                      const Pooling& pooling, matrix_view<Out, OutSpace> out) {
-  static_assert(reachable_as<Space, device_space>,
-                "deeprec::fused_lookup: host memory given to a CUDA context. Fix: copy it to the device "
-                "and use views with device_space.");
   // The host's checks, before anything is enqueued.
   if (const status s = detail::lookup_shapes(table.format().width(), entries, pooling, out); !s) return s;
   const index_t n = entries.id_count();

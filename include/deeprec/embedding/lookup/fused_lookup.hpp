@@ -21,8 +21,8 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
+#include <deeprec/embedding/detail/group_positions.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>

@@ -99,7 +99,7 @@ status fault_at_position(const partitioned_ids<Id>& parts, index_t p, index_t ba
 /// @shape    tables (P), as data() and size(), all of width D · parts: the result of partition() for N ids ·
 ///           out (N,D), any row stride
 /// @dtype    tables of one type, of any row format; out: f32, f16 or bf16
-/// @space    tables and out reachable from the context
+/// @space    host
 /// @pre      out overlaps no table; `parts` is unchanged since partition()
 /// @post     the row of an id that partition left out is zeros
 /// @numerics as gather: the bits of a gather from the undivided table
@@ -129,7 +129,7 @@ DEEPREC_PER_UNIT status gather(Context&& context_or_executor, const Tables& tabl
       !s) {
     return s;
   }
-  if (const status s = out.validate("gather: out must not be null"); !s) return s;
+  if (const status s = out.validate("gather: out must not be null"); !s) return s.in_operation("gather");
   for (std::size_t p = 0; p < list.size(); ++p) {
     if (const status s = detail::expect_size(out.extent(1), list[p].format().width(),
                                              "gather: out.extent(1) must be the row width D");

@@ -167,7 +167,7 @@ DEEPREC_PER_UNIT DEEPREC_INLINE status lookup_on(host_backend, const Context& ct
   job.plan(ctx, scratch);
   const double ns = job.ns(*ctx.tuning);
   detail::run_bulk(ctx, {job.units(), job.grain(*ctx.tuning, detail::threads_at_once(*ctx.executor), ns), ns},
-                   job);
+                   [&](index_t begin, index_t end, int) { job.pool(begin, end, true); });
   job.close(ctx);
   return {};
 }

@@ -100,7 +100,9 @@ DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_vie
       !std::is_same_v<typename detail::pooling_for<Pooling>::combiner, combiner::concat_t>,
       "deeprec::sparse_segment: concat has a row for each index. Fix: lookup, or gather_rows for copies.");
   const auto given = detail::as_context(context_or_executor);
-  const detail::host_call call(given, "sparse_segment");
+  const detail::host_call call(
+      given, "sparse_segment",
+      detail::in_spaces<typename decltype(ids)::space, typename decltype(segments)::space>);
   if (!call) return call.stopped();
   const auto ctx = detail::begun(given);
   if (const status s = detail::expect_size(segments.size(), ids.size(),
@@ -116,8 +118,10 @@ DEEPREC_PER_UNIT status sparse_segment(Context&& context_or_executor, matrix_vie
   if (data.stride(0) < data.extent(1) && data.extent(0) > 1) {
     return {errc::shape_mismatch, "sparse_segment: data.stride(0) must be at least data.extent(1)"};
   }
-  if (const status s = data.validate("sparse_segment: data must not be null"); !s) return s;
-  if (const status s = out.validate("sparse_segment: out must not be null"); !s) return s;
+  if (const status s = data.validate("sparse_segment: data must not be null"); !s)
+    return s.in_operation("sparse_segment");
+  if (const status s = out.validate("sparse_segment: out must not be null"); !s)
+    return s.in_operation("sparse_segment");
   if (!ids.valid()) return {errc::shape_mismatch, "sparse_segment: indices must not be null"};
   if (!segments.valid()) return {errc::shape_mismatch, "sparse_segment: segment_ids must not be null"};
   const matrix_view<Out> rows_out(out);

@@ -143,7 +143,7 @@ class dense_table {
   template <class Context, class Initializer>
   DEEPREC_PER_UNIT void initialize(Context&& context_or_executor, const Initializer& fill) {
     const auto ctx = detail::as_context(context_or_executor);
-    const detail::verb_call call(ctx, "initialize");
+    const detail::host_call call(ctx, "initialize");
     if (!call) call.stopped().or_throw();
     if (rows_ == 0) return;
     const index_t width = format_.width();

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
@@ -60,7 +59,7 @@ inline index_t quantize_grain(index_t width) {
 ///
 /// @shape    source (R,D), any row stride · table (R,D)
 /// @dtype    source f32; rows of any format
-/// @space    both reachable from the context
+/// @space    host
 /// @pre      source and table don't overlap
 /// @post     every row's bytes are written; gaps between rows and optimizer state are not
 /// @numerics int8, int4: bias = the row's smallest value, scale = (largest - bias) / (2^bits - 1), so that
@@ -81,7 +80,8 @@ DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<cons
   if (source.extent(0) != table.rows() || source.extent(1) != table.width()) {
     return {errc::shape_mismatch, "quantize: source must have the shape (R,D) of the table"};
   }
-  if (const status s = source.validate("quantize: source must not be null"); !s) return s;
+  if (const status s = source.validate("quantize: source must not be null", row_overlap::permitted); !s)
+    return s.in_operation("quantize");
   if (const status s = detail::check_source(table); !s) return s.in_operation("quantize");
   return detail::or_out_of_memory("quantize", [&]() -> status {
     const Format format = table.format();
@@ -111,7 +111,7 @@ DEEPREC_PER_UNIT status quantize(Context&& context_or_executor, matrix_view<cons
 ///
 /// @shape    table (R,D) · out (R,D), any row stride
 /// @dtype    rows of any format; out f32
-/// @space    both reachable from the context
+/// @space    host
 /// @pre      table and out don't overlap
 /// @post     every row of out is written
 /// @numerics as the format's decode: exact, but for int8 and int4, where code * scale is rounded and then the
@@ -133,7 +133,8 @@ DEEPREC_PER_UNIT status dequantize(Context&& context_or_executor,
   if (out.stride(0) < out.extent(1) && out.extent(0) > 1) {
     return {errc::shape_mismatch, "dequantize: out.stride(0) must be at least out.extent(1)"};
   }
-  if (const status s = out.validate("dequantize: out must not be null"); !s) return s;
+  if (const status s = out.validate("dequantize: out must not be null"); !s)
+    return s.in_operation("dequantize");
   if (const status s = detail::check_source(table); !s) return s.in_operation("dequantize");
   return detail::or_out_of_memory("dequantize", [&]() -> status {
     const Format format = table.format();

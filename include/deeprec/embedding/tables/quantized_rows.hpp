@@ -12,7 +12,6 @@
 // Any D; with odd D the unused last nibble is 0. Not here: training (see update.hpp), fp8 (row_format.hpp).
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,7 +20,6 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>

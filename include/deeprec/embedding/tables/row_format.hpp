@@ -18,7 +18,6 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {

@@ -8,7 +8,6 @@
 // The upper half is the float truncated, not rounded: as bf16 its error is below one unit in the last place.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,7 +15,6 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/embedding/detail/row_elements.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>

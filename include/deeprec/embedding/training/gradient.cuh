@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(block_threads)
 
 }  // namespace DEEPREC_DEVICE
 
-template <class Context, class Rows, MemorySpace Space>
+template <class Context, class Rows>
 [[gnu::visibility("hidden")]] status weight_gradients_on(cuda_backend, const Context& ctx, const Rows& rows,
-                                                         matrix_view<const float, Space> gradient,
+                                                         matrix_view<const float, device_space> gradient,
                                                          std::span<float> out) {
   using Source = typename Rows::source_type;
   using Bags = typename Rows::bags_type;
@@ -48,11 +48,6 @@ template <class Context, class Rows, MemorySpace Space>
   const Source& table = rows.source();
   const Bags& bags = rows.bags();
   const Pooling& pooling = rows.pooling();
-  static_assert(
-      reachable_as<typename Bags::space, device_space> && reachable_as<Space, device_space> &&
-          reachable_as<typename Source::space, device_space>,
-      "deeprec::weight_gradients: host memory given to a CUDA context. Fix: copy it to the device and "
-      "use views with device_space.");
   using element = typename Source::format_type::element;
   using rules = detail::rules_of<Pooling>;
   using task_type = detail::pool_task<typename Bags::id_type, decltype(bags.ranges()), const float>;

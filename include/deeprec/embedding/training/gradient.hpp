@@ -67,7 +67,7 @@ DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor, index_t tab
   if (const status s =
           detail::check_gradient(gradient, gradient.extent(1), bags.bags(), detail::row_gradients_texts);
       !s) {
-    return s;
+    return s.in_operation("row_gradients");
   }
   if (table_rows < 0) return {errc::shape_mismatch, "row_gradients: table_rows must not be negative"};
   return detail::or_out_of_memory("row_gradients", [&] {
@@ -91,7 +91,7 @@ DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor,
   if (const status s = detail::check_gradient(gradient, rows.source().format().width(), rows.bags().bags(),
                                               detail::row_gradients_texts);
       !s) {
-    return s;
+    return s.in_operation("row_gradients");
   }
   return detail::or_out_of_memory("row_gradients",
                                   [&] { return detail::gather_gradients(ctx, rows, gradient, out); });
@@ -118,7 +118,7 @@ DEEPREC_PER_UNIT status check_and_dot(const Context& ctx, const Rows& rows,
   if (const status s = check_gradient(gradient, rows.source().format().width(), rows.bags().bags(),
                                       weight_gradients_texts);
       !s) {
-    return s;
+    return s.in_operation("weight_gradients");
   }
   if (!out.empty() && out.data() == nullptr)
     return {errc::shape_mismatch, "weight_gradients: out must not be null"};
@@ -134,7 +134,7 @@ DEEPREC_PER_UNIT status check_and_dot(const Context& ctx, const Rows& rows,
 /// @shape    table (R,D) · bags as given to lookup · gradient of lookup's output (B,D) · out (N): one for
 ///           each id of the bags, from the first offset to the last; ids behind it are in no bag
 /// @dtype    rows f32, f16 or bf16; the rest f32
-/// @space    host
+/// @space    all reachable from the context
 /// @pre      out overlaps no input
 /// @post     absent ids get 0
 /// @numerics dot products in f32, one sum per vector lane; the sum over a bag in f64. Between ISAs
@@ -220,11 +220,10 @@ DEEPREC_PER_UNIT status weight_gradients_on(host_backend, const Context& ctx, co
   using element = typename Rows::source_type::format_type::element;
   const auto& bags = rows.bags();
   const index_t first = bags.first_position();
-  if (const status s =
-          detail::expect_size(static_cast<index_t>(out.size()), rows.positions(),
-                              "weight_gradients: out.size() must be the number of ids in bags N");
+  if (const status s = detail::expect_size(static_cast<index_t>(out.size()), rows.positions(),
+                                           "out.size() must be the number of ids in bags N");
       !s) {
-    return s;
+    return s.in_operation("weight_gradients");
   }
   detail::pool_args<const float, decltype(rows.rows())> args{};
   args.row_of = rows.rows();

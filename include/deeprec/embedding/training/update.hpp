@@ -35,7 +35,6 @@
 #include <deeprec/embedding/tables/table_view.hpp>
 #include <deeprec/embedding/training/detail/update_job.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
-#include <deeprec/support/bulk.hpp>
 #include <deeprec/support/scratch_block.hpp>
 #include <deeprec/support/verb.hpp>
 

@@ -23,9 +23,7 @@
 #include <deeprec/graph/passes/stage_cut.hpp>
 #include <deeprec/graph/step/detail/graph_words.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
-#include <deeprec/graph/step/detail/step_nodes.hpp>
 #include <deeprec/graph/step/step_graph.hpp>
-#include <deeprec/graph/step/step_handles.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -22,7 +22,6 @@
 #include <deeprec/graph/step/detail/lane_run.hpp>
 #include <deeprec/graph/step/step_program.hpp>
 #include <deeprec/schedule/micro_chunk.hpp>
-#include <deeprec/support/containers.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -38,9 +38,7 @@
 #include <deeprec/pipeline/pipeline.hpp>
 #include <deeprec/pipeline/stages.hpp>
 #include <deeprec/pipeline/statistics.hpp>
-#include <deeprec/plan/plan_run.hpp>
 #include <deeprec/plan/task_plan.hpp>
-#include <deeprec/queue/staging_pool.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -22,6 +22,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/core/task_handle.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
+#include <deeprec/queue/waiting_room.hpp>
 #include <deeprec/support/atomics.hpp>
 #include <deeprec/support/verb.hpp>
 

@@ -25,15 +25,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// The memory space of a backend's products.
-template <class Backend>
-struct gemm_space {
-  using type = host_space;
-};
-
-template <class Context>
-using gemm_space_for = typename gemm_space<backend_of<context_for<Context>>>::type;
-
 /// The checks of gemm(), for every backend.
 template <MemorySpace Space>
 DEEPREC_PER_UNIT status check_gemm(const basic_gemm_desc<Space>& desc, const gemm_view<Space>& a,

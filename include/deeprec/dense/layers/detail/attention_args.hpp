@@ -35,11 +35,11 @@ auto history_offsets(const Offsets& offsets) noexcept {
 
 /// Offsets of samples + 1 elements: from 0 up to the number of positions, none smaller than the one before.
 /// The fault doesn't name its verb.
-template <class Offset>
-DEEPREC_PER_UNIT status check_offsets(array_view<const Offset> offsets, index_t samples,
+template <class Offset, MemorySpace Space>
+DEEPREC_PER_UNIT status check_offsets(array_view<const Offset, Space> offsets, index_t samples,
                                       index_t positions) noexcept {
-  const index_t given = offsets.valid() ? offsets.size() : 0;
-  if (const status s = expect_size(given, samples + 1, "offsets must be (B+1)"); !s) return s;
+  if (!offsets.valid()) return expect_size(0, samples + 1, "offsets must not be null");
+  if (const status s = expect_size(offsets.size(), samples + 1, "offsets must be (B+1)"); !s) return s;
   if (offsets[0] < 0) return {errc::offsets_negative, {.bag = 0, .value = static_cast<index_t>(offsets[0])}};
   if (const status s = expect_size(offsets[0], 0, "offsets must begin with 0"); !s) return s;
   if (!in_order(offsets.data(), samples)) {

@@ -11,8 +11,8 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/batches/detail/divider.hpp>
-#include <deeprec/embedding/batches/detail/group_positions.hpp>
 #include <deeprec/embedding/batches/partition_strategy.hpp>
+#include <deeprec/embedding/detail/group_positions.hpp>
 #include <deeprec/embedding/kernels/host/pool_rules.hpp>
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/first_fault.hpp>

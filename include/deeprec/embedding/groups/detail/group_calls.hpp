@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory_resource>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -49,7 +50,8 @@ template <class Context, class Group, class T, class Space, class F>
 status with_views(const Context& ctx, const char* verb, const Group& group, matrix_view<T, Space> all,
                   const joint_texts& texts, const F& f) {
   if (const status s = expect_size(all.extent(1), group.total_width(), texts.width); !s) return s;
-  if (const status s = all.validate(texts.null); !s) return s;
+  constexpr auto overlap = std::is_const_v<T> ? row_overlap::permitted : row_overlap::refused;
+  if (const status s = all.validate(texts.null, overlap); !s) return s.in_operation(verb);
   return or_out_of_memory(verb, [&]() -> status {
     std::pmr::vector<matrix_view<T, Space>> views(ctx.memory);
     views.reserve(static_cast<std::size_t>(group.features()));

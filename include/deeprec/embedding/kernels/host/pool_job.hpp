@@ -220,8 +220,6 @@ class pool_job {
     const index_t used = run_(args_, first + begin, first + end, first, fetches);
     if constexpr (skips<pooling_type>) used_.fetch_add(used, std::memory_order_relaxed);
   }
-  /// For run_bulk.
-  DEEPREC_INLINE void operator()(index_t begin, index_t end, int) noexcept { pool(begin, end, true); }
 
   /// Whether close() has work; known after plan().
   [[nodiscard]] bool has_close() const noexcept {

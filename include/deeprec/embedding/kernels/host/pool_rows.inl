@@ -79,6 +79,9 @@ struct bag_place {
   }
 };
 
+template <int W>
+inline constexpr std::make_index_sequence<std::size_t{W}> vector_numbers{};
+
 // Folds the rows [begin, end) of a run in registers. The result of a bag that ends is written to out if that
 // is not null and the bag has a row; else it stays in the bag_fold.
 template <::deeprec::detail::fold Fold, class Panel, class Out, std::size_t... V>
@@ -131,9 +134,6 @@ DEEPREC_INLINE void fold_rows(const Panel columns, const located_run& run, index
     (store(bag.columns + columns.from_first(V), total[V]), ...);
   }
 }
-
-template <int W>
-inline constexpr std::make_index_sequence<std::size_t{W}> vector_numbers{};
 
 // The same, for columns in so many vectors; 0: fewer columns than one has.
 template <::deeprec::detail::fold Fold, class Element, class Out>

@@ -245,8 +245,7 @@ template <class Gradient>
 status check_gradient(const Gradient& gradient, index_t width, index_t bags, const gradient_texts& texts) {
   if (const status s = expect_size(gradient.extent(1), width, texts.width); !s) return s;
   if (const status s = expect_size(gradient.extent(0), bags, texts.bags); !s) return s;
-  if (const status s = gradient.validate(texts.null); !s) return s;
-  return {};
+  return gradient.validate(texts.null, row_overlap::permitted);  // one row may serve all bags
 }
 
 /// Upper bound of the positions of a batch that was not checked yet; 0 where its checks will refuse it.

@@ -27,7 +27,6 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/kernels/host/lookup_kernels.hpp>
 #include <deeprec/embedding/kernels/host/pool_rules.hpp>

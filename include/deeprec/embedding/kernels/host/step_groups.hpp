@@ -64,7 +64,7 @@ void observe_step([[maybe_unused]] const Source& source, [[maybe_unused]] const 
   }
 }
 
-/// What the kernels of both are called with.
+/// The arguments of the kernels of step_short_groups and step_long_groups.
 template <RowSource Source>
 update_args<typename Source::format_type> update_args_of(const batch_groups& grouped,
                                                          const backward_pass& pass, const Source& source,

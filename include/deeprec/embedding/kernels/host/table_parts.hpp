@@ -46,7 +46,7 @@ class table_part {
     return hash(row) - first_ < end_ - first_;
   }
   /// True for rows of the parts before this one.
-  [[nodiscard]] DEEPREC_INLINE bool is_of_later_part(index_t row) const noexcept {
+  [[nodiscard]] DEEPREC_INLINE bool is_of_earlier_part(index_t row) const noexcept {
     return hash(row) < first_;
   }
 
@@ -80,7 +80,7 @@ class table_part {
 
 /// Positions of a part, and of those before it; absent ids may count.
 struct part_sizes {
-  index_t space = 0;
+  index_t earlier = 0;
   index_t positions = 0;
 
   template <class Resolution>
@@ -90,15 +90,15 @@ struct part_sizes {
     index_t before = 0, within = 0;
     for (index_t k = begin; k < end; ++k) {
       const index_t row = rows.number(k);
-      before += part.is_of_later_part(row) ? 1 : 0;
+      before += part.is_of_earlier_part(row) ? 1 : 0;
       within += part.has(row) ? 1 : 0;
     }
     if constexpr (fills<typename Resolution::pooling_type>) {
       const index_t row = default_number(rows);
-      if (part.is_of_later_part(row)) before += rows.bags().bags();
+      if (part.is_of_earlier_part(row)) before += rows.bags().bags();
       if (part.has(row)) within += rows.bags().bags();
     }
-    space += before;
+    earlier += before;
     positions += within;
   }
 };
@@ -183,7 +183,7 @@ class parts_memory {
   /// Upper bound, for so many positions of all parts together.
   static index_t bytes_for(index_t positions, index_t width, index_t parts) noexcept {
     return capped_sum(scratch_block::bytes_of<place>(parts),
-                      offset_of({.space = positions}, positions, width, parts));
+                      offset_of({.earlier = positions}, positions, width, parts));
   }
 
   /// Takes bytes_for(...) of the block. table: its size, with the positions of all parts.
@@ -191,7 +191,7 @@ class parts_memory {
       : table_(table),
         width_(width),
         places_(block.take<place>(parts)),
-        memory_(block.take<std::byte>(offset_of({.space = table.positions}, table.positions, width, parts))
+        memory_(block.take<std::byte>(offset_of({.earlier = table.positions}, table.positions, width, parts))
                     .data()) {}
 
   /// On any thread.
@@ -220,7 +220,7 @@ class parts_memory {
 
   // Where a part begins.
   static index_t offset_of(const part_sizes& part, index_t of_table, index_t width, index_t number) noexcept {
-    return capped_sum(capped_round_up(capped_product(part.space, bytes_a_position(width)), 64),
+    return capped_sum(capped_round_up(capped_product(part.earlier, bytes_a_position(width)), 64),
                       capped_product(number, capped_round_up(bytes_a_part(of_table, width), 64) + 64));
   }
 

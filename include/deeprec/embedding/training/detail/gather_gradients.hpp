@@ -24,7 +24,6 @@
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/training/sparse_gradient.hpp>
 #include <deeprec/simd/dispatch.hpp>
-#include <deeprec/simd/vectors.hpp>
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/overlap.hpp>
 #include <deeprec/support/scratch_block.hpp>

@@ -30,7 +30,6 @@
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/schedule/micro_batch.hpp>
 #include <deeprec/schedule/micro_chunk.hpp>
-#include <deeprec/support/containers.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

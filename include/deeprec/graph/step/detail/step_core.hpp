@@ -100,10 +100,8 @@ inline fault refuse_step(const step_core& g, index_t op, const char* rule, const
   return {status(code, fault_place{.item = op}), {}, text + ')'};
 }
 
-/// Calls edge(earlier, later) for ops that access variables which overlap, one of them changing it, in the
-/// order of adding; and for external ops. What follows from other edges is left out.
-template <class Edge>
-void for_each_effect_edge(const step_core& g, const Edge& edge) {
+/// The memory of all variables, cut where one of them begins or ends.
+inline memory_pieces pieces_of(const step_core& g) {
   memory_pieces pieces;
   for (index_t v = 0; v < g.size(); ++v) {
     for (const step_input& in : g.op(v).inputs) {
@@ -111,6 +109,14 @@ void for_each_effect_edge(const step_core& g, const Edge& edge) {
     }
   }
   pieces.close();
+  return pieces;
+}
+
+/// Calls edge(earlier, later) for ops that access variables which overlap, one of them changing it, in the
+/// order of adding; and for external ops. What follows from other edges is left out.
+template <class Edge>
+void for_each_effect_edge(const step_core& g, const Edge& edge) {
+  const memory_pieces pieces = pieces_of(g);
   std::vector<effect_order> of_piece(pieces.size());
   std::vector<index_t> last(static_cast<std::size_t>(g.size()), -1);  // the op that an op has an edge to
   index_t external = -1;
@@ -167,13 +173,7 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
     index_t op;
     const step_input* input;
   };
-  memory_pieces pieces;
-  for (index_t v = 0; v < g.size(); ++v) {
-    for (const step_input& in : g.op(v).inputs) {
-      if (in.is_variable()) pieces.add(in.begin(), in.end());
-    }
-  }
-  pieces.close();
+  const memory_pieces pieces = pieces_of(g);
   std::vector<std::vector<one_access>> of_piece(pieces.size());
   for (index_t v = 0; v < g.size(); ++v) {
     for (const step_input& in : g.op(v).inputs) {

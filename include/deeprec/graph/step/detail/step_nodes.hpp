@@ -33,7 +33,6 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/plan/task_plan.hpp>
-#include <deeprec/support/containers.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 

@@ -13,15 +13,17 @@
 #include <deeprec/queue/queue_result.hpp>
 #include <deeprec/support/atomics.hpp>
 
-namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace detail {
 // Where every notification wakes all waiters, or where only one thread waits.
 struct wake_nobody {
   void operator()() const noexcept {}
 };
+}  // namespace detail
 
-// The waiting of the threads at one side of a queue: a strategy, an event_count, and counters.
-// Threads: the most threads that may wait here at once; 0: any number.
+/// The waiting of the threads at one side of a queue: a wait strategy, an event_count, and counters. At most
+/// Threads threads wait here at once; 0: any number.
 template <class Wait, class Atomics, int Threads = 0>
 class waiting_room {
  public:
@@ -95,7 +97,7 @@ class waiting_room {
     const waiting_room& room;
     const WakeNext& wake_next;
     ~successor() {
-      if constexpr (Wait::parks && !std::is_same_v<WakeNext, wake_nobody>) {
+      if constexpr (Wait::parks && !std::is_same_v<WakeNext, detail::wake_nobody>) {
         if (room.sleepers_.others_wait()) wake_next();
       }
     }
@@ -146,4 +148,4 @@ class waiting_room {
   counter spin_ns_{10'000};
 };
 
-}}}  // namespace deeprec::DEEPREC_ABI::detail
+}}  // namespace deeprec::DEEPREC_ABI

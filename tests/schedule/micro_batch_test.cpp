@@ -36,7 +36,7 @@
 #include <deeprec/optim/wrappers.hpp>
 #include <deeprec/schedule/micro_batch.hpp>
 
-#include "pipeline/baton.hpp"
+#include "schedule/baton.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;

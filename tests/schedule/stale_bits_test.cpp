@@ -23,7 +23,7 @@
 #include <deeprec/schedule/stale_loop.hpp>
 #include <deeprec/schedule/stale_window.hpp>
 
-#include "pipeline/baton.hpp"
+#include "schedule/baton.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;

@@ -1,0 +1,1 @@
+#include <deeprec/embedding/batches/detail/entries.hpp>

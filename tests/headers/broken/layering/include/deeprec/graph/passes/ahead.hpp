@@ -1,0 +1,1 @@
+#include <deeprec/graph/step/step_graph.hpp>
