@@ -152,6 +152,28 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/groups/lookup_features.hpp
     include/deeprec/embedding/groups/resolved_features.hpp
     include/deeprec/embedding/groups/update_features.hpp
+    include/deeprec/embedding/growing/admission.hpp
+    include/deeprec/embedding/growing/detail/admission_filters.hpp
+    include/deeprec/embedding/growing/detail/distinct_keys.hpp
+    include/deeprec/embedding/growing/detail/free_numbers.hpp
+    include/deeprec/embedding/growing/detail/growing_state.hpp
+    include/deeprec/embedding/growing/detail/insertion.hpp
+    include/deeprec/embedding/growing/detail/key_lines_avx2.inl
+    include/deeprec/embedding/growing/detail/key_lines_avx512.inl
+    include/deeprec/embedding/growing/detail/key_lines_portable.inl
+    include/deeprec/embedding/growing/detail/key_memory.hpp
+    include/deeprec/embedding/growing/detail/key_probe.hpp
+    include/deeprec/embedding/growing/detail/key_probe.inl
+    include/deeprec/embedding/growing/detail/key_segment.hpp
+    include/deeprec/embedding/growing/detail/key_shard.hpp
+    include/deeprec/embedding/growing/detail/row_store.hpp
+    include/deeprec/embedding/growing/detail/victims.hpp
+    include/deeprec/embedding/growing/eviction.hpp
+    include/deeprec/embedding/growing/growing_options.hpp
+    include/deeprec/embedding/growing/growing_rows.hpp
+    include/deeprec/embedding/growing/growing_table.hpp
+    include/deeprec/embedding/growing/key_index.hpp
+    include/deeprec/embedding/growing/key_map.hpp
     include/deeprec/embedding/kernels/device/device_fold.hpp
     include/deeprec/embedding/kernels/device/device_pool.hpp
     include/deeprec/embedding/kernels/device/device_rows.hpp
@@ -261,6 +283,7 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/cuda_stream_memory.hpp
     include/deeprec/memory/detail/managed_budget.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/memory/reclaimer.hpp
     include/deeprec/ops.hpp
     include/deeprec/ops/cast.hpp
     include/deeprec/ops/column_sums.hpp

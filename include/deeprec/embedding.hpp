@@ -15,6 +15,13 @@
 #include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
+#include <deeprec/embedding/growing/admission.hpp>
+#include <deeprec/embedding/growing/eviction.hpp>
+#include <deeprec/embedding/growing/growing_options.hpp>
+#include <deeprec/embedding/growing/growing_rows.hpp>
+#include <deeprec/embedding/growing/growing_table.hpp>
+#include <deeprec/embedding/growing/key_index.hpp>
+#include <deeprec/embedding/growing/key_map.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>

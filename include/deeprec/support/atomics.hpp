@@ -1,4 +1,4 @@
-// The atomics policy of queues, executors and schedules: atomic types, fences, sleeping and waking.
+// The atomics policy of everything that is free of locks: atomic types, fences, sleeping and waking.
 //
 //   std_atomics        std::atomic, futexes, membarrier: the default
 //   (a test scheduler  with the same members explores every interleaving: tests/queue/)
@@ -28,7 +28,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// The atomic accesses of this folder, by name. Each access that is stronger than relaxed, and each fence,
+/// The atomic accesses of the library, by name. Each access that is stronger than relaxed, and each fence,
 /// has its own name.
 enum class access : unsigned char {
   // slot_ring: the state of a slot changes free -> full -> free of the next lap.
@@ -88,6 +88,26 @@ enum class access : unsigned char {
   shard_left,        ///< it leaves
   shard_taken,       ///< an update enters
   shard_given_back,  ///< it leaves
+  // reclaimer (memory/)
+  pin_enter,     ///< a reader writes its epoch to a place
+  pin_leave,     ///< it empties the place, on whichever thread
+  pin_seen,      ///< the owner of the memory reads a place
+  pin_fence,     ///< between a reader's place and its first read
+  crowd_enter,   ///< a reader that found no place
+  crowd_fence,   ///< between its entry and its first read
+  crowd_leave,   ///< it leaves
+  crowd_seen,    ///< the owner reads how many there are
+  epoch_next,    ///< the owner begins an epoch, after it unlinked
+  epoch_seen,    ///< a reader reads the epoch
+  unlink_fence,  ///< between the stores that unlink and the reads of places
+  // key_index (embedding/growing/)
+  code_publish,     ///< a key's code, after its row and its key
+  code_erase,       ///< the code of an erased key
+  code_seen,        ///< a reader reads the code of a key that it found
+  segment_publish,  ///< a directory gets a segment that holds keys
+  segment_seen,     ///< a reader reads where a segment is
+  root_publish,     ///< a share of the hashes gets a directory
+  root_seen,        ///< a reader reads it
 
   // Relaxed: what they read is confirmed by one of those above, or by an exchange.
   position,    ///< reads of a position
@@ -111,7 +131,12 @@ enum class access : unsigned char {
   window_begin,  ///< an exchange: a reading or a writing of a stale_window begins, once
   window_mark,   ///< the end, the cancel and, under exclusion, the version of a stale_window
   window_seen,
-  statistic,  ///< counters, and first guesses of an exchange: nothing depends on the value read
+  epoch_guess,   ///< the owner reads its own epoch
+  key_write,     ///< a key, before its code
+  key_seen,      ///< the comparison
+  key_again,     ///< the second look: after the code, the key is still there
+  passed_count,  ///< how many keys went on from a bucket
+  statistic,     ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
 
 /// std::atomic, and sleeping on a futex (elsewhere on std::atomic::wait).

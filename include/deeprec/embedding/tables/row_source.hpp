@@ -11,6 +11,7 @@
 //   insert(keys, n)      admits keys that it does not hold (GrowingRowSource)
 //   insert(ctx, keys, n, addresses)   the same, where rows never move (StableGrowingRowSource)
 //   before_step(rows, occurrences, n) what update calls before it steps rows (ObservedRowSource)
+//   row_number(row), row_numbers()    numbers of rows, by which updates sort (NumberedRowSource)
 //   default_row()        the row that is read for an absent key, and never trained
 //   identity()           an address: sources with the same one have the same rows (feature_group)
 //   guard()              an object during whose lifetime no row moves (GuardedRowSource)
@@ -64,8 +65,8 @@ concept ResolvingRowSource =
 /// A source of rows with keys: find(keys, n, addresses) writes n row addresses, null for a key that it does
 /// not hold, and returns nothing, or a status where a row may be out of reach (a tier whose disk fails): the
 /// verb returns it, and nothing is inserted or trained. Called from several threads at once. Every key is
-/// valid. Different keys must have different rows, apart from default_row(): update makes one step for each
-/// key, on several threads.
+/// valid. Different keys must have different rows, apart from default_row(), unless the source numbers its
+/// rows (NumberedRowSource): update makes one step for each key, on several threads.
 template <class S, class Key>
 concept KeyedRowSource = RowSource<S> && !BoundedRowSource<S> &&
                          requires(const S& source, const Key* keys, index_t n, const std::byte** addresses) {
@@ -103,6 +104,15 @@ concept ObservedRowSource =
     RowSource<S> && requires(const S& source, std::byte* const* rows, const index_t* occurrences, index_t n) {
       { source.before_step(rows, occurrences, n) } noexcept;
     };
+
+/// A source that numbers its rows: row_number(address of a row) is in [0, row_numbers()), and differs for
+/// different rows. Updates sort by it, which is faster than numbering keys, and step each row once, whatever
+/// its keys. Called from several threads at once.
+template <class S>
+concept NumberedRowSource = RowSource<S> && requires(const S& source, const std::byte* row) {
+  { source.row_number(row) } noexcept -> std::convertible_to<index_t>;
+  { source.row_numbers() } noexcept -> std::convertible_to<index_t>;
+};
 
 /// While an object that guard() returned exists, addresses stay valid. One thread may hold several of them.
 template <class S>

@@ -245,15 +245,12 @@ inline constexpr char name_of_format = 0;
 template <class Source, class Pooling>
 feature_table table_of(const Source& source, const Pooling& pooling) {
   using format_type = typename Source::format_type;
-  feature_table table{.groups = {.rows = -1},
+  feature_table table{.groups = groups_of_source(source),
                       .width = source.format().width(),
                       .stride = source.format().stride_bytes(),
                       .norm_cap = max_norm_of(pooling),
                       .format = &name_of_format<format_type>};
   if constexpr (DirectRowSource<Source>) {
-    table.groups.rows = source.rows();
-    table.groups.base = source.data();
-    table.groups.stride = table.stride;
     // A table without rows, or with rows of 0 bytes, is never the same as another.
     if (source.rows() > 0 && table.stride > 0) table.address = source.data();
   } else if constexpr (requires { source.identity(); }) {

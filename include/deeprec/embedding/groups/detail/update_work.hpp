@@ -83,7 +83,7 @@ struct step_unit {
 /// How many parts a table is divided into, where all tables take `all` ns together: a large one for all
 /// threads; a smaller one, where it is more than three quarters of a thread's share, into halves of a share.
 inline index_t parts_of(const erased_context& ctx, const table_work& work, double all) {
-  if (work.table->groups.rows < 0 || work.numbered == 0 || work.groups().by_ordinal()) return 1;
+  if (work.numbered == 0 || work.groups().keeps_addresses()) return 1;
   const double ns = work.ns(*ctx.tuning);
   const double share = all / threads_at_once(*ctx.executor);
   const index_t most = table_part::most_parts(ctx, work.table->groups.rows, ns);

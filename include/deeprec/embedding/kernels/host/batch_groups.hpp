@@ -2,6 +2,7 @@
 // batches use.
 //
 //   direct tables     sorted by row number, where row number and position fit one 64-bit key
+//   numbered sources  the same, by the numbers that the source gives its rows
 //   other sources     sorted by ordinal: rows are numbered in the order of their first position
 //
 // Where several features share a table, the positions of all their batches are numbered consecutively, so
@@ -31,15 +32,17 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail { inline nam
 /// Sizes that determine the memory of batch_groups.
 struct batch_groups_size {
   index_t positions = 0;  // of all batches, default rows included
-  index_t rows = 0;       // of the table; -1: keys have no bound
+  index_t rows = 0;       // of the table, or the numbers of a source; -1: keys have no bound
+  bool is_direct = true;  // else the addresses of rows are kept
   const std::byte* base = nullptr;
   index_t stride = 0;
 
   /// A large number where it is not known.
   [[nodiscard]] index_t table_rows() const noexcept {
-    return rows < 0 ? (std::numeric_limits<index_t>::max)() : rows;
+    return rows < 0 || !is_direct ? (std::numeric_limits<index_t>::max)() : rows;
   }
   [[nodiscard]] bool by_ordinal() const noexcept { return rows < 0 || !row_groups::fits(positions, rows); }
+  [[nodiscard]] bool keeps_addresses() const noexcept { return !is_direct || by_ordinal(); }
 };
 
 /// The upper bound of the positions that a batch adds.
@@ -57,15 +60,24 @@ template <class Resolution>
 inline constexpr bool uses_all = !leaves_out_ids<Resolution> && !fills<typename Resolution::pooling_type> &&
                                  !requires(const Resolution& resolved) { resolved.source().default_row(); };
 
+/// The size for batches of a source, without positions.
+template <RowSource Source>
+batch_groups_size groups_of_source(const Source& source) noexcept {
+  batch_groups_size size{.rows = -1, .is_direct = DirectRowSource<Source>};
+  if constexpr (DirectRowSource<Source>) {
+    size.rows = source.rows();
+    size.base = source.data();
+    size.stride = source.format().stride_bytes();
+  } else if constexpr (NumberedRowSource<Source>) {
+    size.rows = source.row_numbers();
+  }
+  return size;
+}
 /// The size for one batch.
 template <class Rows>
 batch_groups_size groups_size(const Rows& rows) noexcept {
-  batch_groups_size size{.positions = grouped_positions(rows.bags(), rows.pooling()), .rows = -1};
-  if constexpr (DirectRowSource<typename Rows::source_type>) {
-    size.rows = rows.source().rows();
-    size.base = rows.source().data();
-    size.stride = rows.source().format().stride_bytes();
-  }
+  batch_groups_size size = groups_of_source(rows.source());
+  size.positions = grouped_positions(rows.bags(), rows.pooling());
   return size;
 }
 
@@ -136,15 +148,15 @@ class batch_groups {
   static index_t bytes_for(const batch_groups_size& size) noexcept {
     const index_t n = size.positions;
     const index_t sorted = row_groups::bytes_for(n);
-    if (!size.by_ordinal()) return sorted;
+    if (!size.keeps_addresses()) return sorted;
+    const index_t kept = capped_sum(sorted, capped_sum(scratch_block::bytes_of<const std::byte*>(n),
+                                                       scratch_block::bytes_of<index_t>(n)));
+    if (!size.by_ordinal()) return kept;
     const index_t words = scratch_block::bytes_of<std::uint32_t>(n);
     const index_t table =
         scratch_block::bytes_of<std::uint32_t>(static_cast<index_t>(key_entries((std::min)(n, most_keys))));
-    index_t bytes = sorted;
-    for (const index_t part : {scratch_block::bytes_of<const std::byte*>(n),
-                               scratch_block::bytes_of<index_t>(n), words, words, words, words, table}) {
-      bytes = capped_sum(bytes, part);
-    }
+    index_t bytes = kept;
+    for (const index_t part : {words, words, words, words, table}) bytes = capped_sum(bytes, part);
     return bytes;
   }
 
@@ -159,7 +171,7 @@ class batch_groups {
     const index_t first = resolved.bags().first_position();
     const auto is_used = [&](index_t position) { return is_used_position(resolved, row_at, position); };
     const auto is_filled = [&](index_t bag) { return is_filled_bag(resolved, row_at, bag); };
-    if (!size_.by_ordinal()) {
+    if (!size_.keeps_addresses()) {
       if constexpr (Resolution::is_direct && uses_all<Resolution>) {
         groups_.add_all(ctx, number, positions, [ids = resolved.bags().ids() + first](index_t k) {
           return static_cast<index_t>(id_number(ids[k]));
@@ -177,17 +189,29 @@ class batch_groups {
       return number;
     }
     const index_t count = numbered_ - number;
+    const auto is_grouped = [&](index_t k) {
+      return k >= positions ? is_filled(k - positions) : is_used(first + k);
+    };
+    const bool by_ordinal = size_.by_ordinal();
     run_bulk(ctx, {count, index_t{1} << 14, 3.0 * static_cast<double>(count)},
              [&](index_t begin, index_t end, int) {
                for (index_t k = begin; k < end; ++k) {
                  const bool at_bag = k >= positions;
-                 const bool used = at_bag ? is_filled(k - positions) : is_used(first + k);
                  const auto to = static_cast<std::size_t>(number + k);
-                 ordinals_[to] = used ? 0 : in_no_group;
+                 if (by_ordinal) ordinals_[to] = is_grouped(k) ? 0 : in_no_group;
                  addresses_[to] = at_bag ? resolved.default_row() : row_at(first + k);
                  numbers_[to] = at_bag ? default_number(resolved) : resolved.number(first + k);
                }
              });
+    if constexpr (!Resolution::is_direct && NumberedRowSource<typename Resolution::source_type>) {
+      if (!by_ordinal) {
+        groups_.add(ctx, number, count, [&](index_t k) {
+          return is_grouped(k) ? static_cast<index_t>(resolved.source().row_number(
+                                     addresses_[static_cast<std::size_t>(number + k)]))
+                               : index_t{-1};
+        });
+      }
+    }
     return number;
   }
 
@@ -200,7 +224,7 @@ class batch_groups {
   /// Groups the added positions.
   template <class Context>
   void group(const Context& ctx, group_order order) {
-    ascending_ = order == group_order::ascending && !size_.by_ordinal();
+    ascending_ = order == group_order::ascending && !size_.keeps_addresses();
     if (!size_.by_ordinal()) {
       groups_.group(ctx, size_.rows, order);
       return;
@@ -227,10 +251,11 @@ class batch_groups {
  private:
   void take() {
     groups_.reserve(block_, size_.positions);
-    if (!size_.by_ordinal()) return;
-    if (size_.positions > most_keys) refuse_memory();
+    if (!size_.keeps_addresses()) return;
     addresses_ = block_.take<const std::byte*>(size_.positions);
     numbers_ = block_.take<index_t>(size_.positions);
+    if (!size_.by_ordinal()) return;
+    if (size_.positions > most_keys) refuse_memory();
     ordinals_ = block_.take<std::uint32_t>(size_.positions);
     present_ = block_.take<std::uint32_t>(size_.positions);
     of_present_ = block_.take<std::uint32_t>(size_.positions);
@@ -281,9 +306,10 @@ class batch_groups {
   row_groups groups_;
   index_t numbered_ = 0;
   bool ascending_ = false;
-  // By ordinal only:
+  // Where rows are not found by arithmetic:
   std::span<const std::byte*> addresses_;  // of a position
   std::span<index_t> numbers_;
+  // By ordinal only:
   std::span<std::uint32_t> ordinals_;    // of a position
   std::span<std::uint32_t> present_;     // positions in groups
   std::span<std::uint32_t> of_present_;  // their ordinals
