@@ -27,6 +27,7 @@
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/sgd.hpp>
 
 #include "support/hashed_source.hpp"
@@ -327,3 +328,53 @@ TEST_CASE("row source: update tells nothing of rows without a gradient") {
 }
 
 }  // namespace
+
+namespace {
+
+/// The hashing trick: the row of a key is its remainder. Several keys have one row.
+class hashing_source {
+ public:
+  using format_type = f32_rows;
+  using space = host_space;
+  using byte_type = std::byte;
+
+  explicit hashing_source(const table_view<f32_rows>& table) : table_(table) {}
+  [[nodiscard]] f32_rows format() const { return table_.format(); }
+  void find(const key* keys, index_t n, const std::byte** addresses) const {
+    for (index_t k = 0; k < n; ++k)
+      addresses[k] = table_.row(static_cast<index_t>(keys[k] % static_cast<key>(table_.rows())));
+  }
+  [[nodiscard]] index_t row_number(const std::byte* row) const noexcept {
+    return (row - table_.data()) / table_.format().stride_bytes();
+  }
+  [[nodiscard]] index_t row_numbers() const noexcept { return table_.rows(); }
+
+ private:
+  table_view<f32_rows> table_;
+};
+static_assert(NumberedRowSource<hashing_source>);
+
+}  // namespace
+
+TEST_CASE("a numbered row source: keys that share a row step it once, with the bits of a direct table") {
+  const f32_rows format(1, {.state_floats = 1});
+  const std::vector<float> gradient{3, 4, 5};
+  const std::vector<std::int64_t> offsets{0, 1, 2, 3}, ids{1, 1, 2};
+  const std::vector<key> keys{1, 5, 2};  // 1 and 5 are row 1
+  const matrix_view<const float> slope(gradient.data(), 3, 1);
+  for (const int threads : {1, 2, 7}) {
+    thread_pool pool(threads);
+    std::vector<float> direct(8), hashed(8);
+    const auto table_of = [&](std::vector<float>& memory) {
+      return table_view<f32_rows>(reinterpret_cast<std::byte*>(memory.data()), 4, format);
+    };
+    REQUIRE(update(pool, table_of(direct), jagged_view<>(offsets.data(), 3, ids.data(), 3), combiner::sum,
+                   slope, adagrad{.learning_rate = 1}));
+    REQUIRE(update(pool, hashing_source(table_of(hashed)),
+                   jagged_view<key>(offsets.data(), 3, keys.data(), 3), combiner::sum, slope,
+                   adagrad{.learning_rate = 1}));
+    CHECK(hashed == direct);
+    CHECK(hashed[2] == -1);  // one step of 3 + 4; two steps give -1.8
+    CHECK(hashed[3] == 49);
+  }
+}

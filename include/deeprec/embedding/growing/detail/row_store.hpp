@@ -220,7 +220,7 @@ class row_store {
   /// The bytes that it has from its resource.
   [[nodiscard]] index_t bytes() const noexcept {
     index_t all = granules_ * granule_bytes_ + free_.bytes() +
-                  static_cast<index_t>(lists_.capacity() * sizeof(lists_[0]));
+                  static_cast<index_t>(lists_.capacity() * sizeof(std::pmr::vector<std::byte*>));
     for (const auto& one : lists_) all += static_cast<index_t>(one.capacity() * sizeof(std::byte*));
     return all;
   }

@@ -141,7 +141,8 @@ index_t erase_victims(const Context& ctx, growing_state<Format>& state, double n
       const bool chosen = is_victim(row, worker);
       if (((facts.rest.load(std::memory_order_relaxed) & row_facts::chosen) != 0) != chosen)
         facts.rest.fetch_xor(row_facts::chosen, std::memory_order_relaxed);
-      firsts[static_cast<std::size_t>(granule + 1)] += chosen ? 1 : 0;
+      if (chosen)
+        ++firsts[static_cast<std::size_t>(granule + 1)];  // a sum of every row would wait for itself
     });
   });
   for (std::size_t g = 1; g < firsts.size(); ++g) firsts[g] += firsts[g - 1];
