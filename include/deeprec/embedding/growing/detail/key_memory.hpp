@@ -37,8 +37,8 @@ class key_memory {
   static constexpr std::size_t block_for(std::size_t bytes) noexcept {
     return std::bit_ceil((std::max)(bytes, least_block));
   }
-  /// A block of zeros; null where the resource refuses. `bytes` is block_for() of something. Then there is
-  /// room to retire most_retires blocks.
+  /// A block of zeros; null where the resource refuses. `bytes` is block_for() of something, 2 MB at most.
+  /// Then there is room to retire most_retires blocks.
   [[nodiscard]] void* take(std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     if (!room_to_retire()) return nullptr;

@@ -105,7 +105,9 @@ class key_shard {
 
   static constexpr int least_log2 = 2;
   static constexpr int most_log2 = 10;  // 64 KB
-  static constexpr int most_bits = 22;  // of a directory: beyond, segments fill to the last slot
+  // Of a directory: its block is one of key_memory's largest, and 64 shards hold more keys than there are
+  // codes. Beyond, segments fill to the last slot.
+  static constexpr int most_bits = 15;
 
   struct segment_facts {
     std::uint64_t last_erasure;
