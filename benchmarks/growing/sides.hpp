@@ -156,7 +156,9 @@ class ours {
       absent_keys_[absent] = keys[k];
       absent_codes_[absent++] = codes[k];
     }
-    if (!index_.put(context_, absent_keys_, absent_codes_, absent)) std::abort();
+    const auto places = index_.reserve(context_, absent_keys_, no_codes_, absent);
+    if (!places) std::abort();
+    index_.put(context_, places.value(), absent_codes_);
   }
 
  private:
@@ -166,6 +168,7 @@ class ours {
   context<inline_executor> context_{here_};
   std::uint64_t absent_keys_[batch];
   std::uint32_t absent_codes_[batch];
+  std::uint32_t no_codes_[batch] = {};
 };
 
 struct peer_build {

@@ -1,13 +1,11 @@
 // Growing tables beside dense ones with the same rows.
 //
-//   growing/lookup/d:64   lookups of 64-bit keys, hotness 20, cold tables of 4 GB: the pace of the growing
-//   table over
-//                         that of a dense one by ids
+//   growing/lookup/d:64   lookups of 64-bit keys, hotness 20, cold tables of 4 GB: the pace of a growing
+//                         table over that of a dense one by ids
 //   growing/step          26 one-hot features at Criteo's table sizes, D = 16, row-wise Adagrad, batches of
-//   2048, cold
-//                         uniform keys of which 2 % are new: resolve, lookup and update over the same of
+//                         2048, cold uniform keys, 2 % of them new: resolve, lookup and update over those of
 //                         dense tables by ids, none of them new
-//   growing/evict         a sweep by age over the facts of 20 M rows that erases none: rows per second
+//   growing/evict         a sweep by age over the facts of 20 M rows that erases none: ns a row
 //
 // Outputs are compared bit by bit before anything is timed.
 #include <benchmark/benchmark.h>

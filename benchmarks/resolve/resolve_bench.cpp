@@ -1,9 +1,7 @@
-// Resolved rows: a training step that checks its ids once, and a lookup in a table of hashed keys.
+// Resolved rows: a training step that checks its ids once.
 //
 //   resolve/step/batch:2048   lookup and update of 26 one-hot features at Criteo's table sizes, D = 16,
 //                             row-wise Adagrad, cold uniform ids: one resolve for both, over two calls
-//   resolve/hashed/d:64       lookups of 64-bit keys, hotness 20, cold table of 4 GB: the pace of the hashed
-//                             source of the tests over that of a direct table with the same rows
 //
 // Outputs and rows are compared bit by bit before anything is timed.
 #include <benchmark/benchmark.h>
@@ -26,10 +24,8 @@
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/optim/optimizers.hpp>
 
-#include "../tests/support/hashed_source.hpp"
 #include "support/add.hpp"
 #include "support/criteo_trace.hpp"
 #include "support/figures.hpp"
@@ -183,86 +179,9 @@ void step(benchmark::State& state, const std::string& name, index_t rows) {
   }
 }
 
-/// One-to-one on 64 bits.
-std::uint64_t key_of(std::int64_t id) { return mix64(static_cast<std::uint64_t>(id) + 1); }
-
-void hashed(benchmark::State& state, const std::string& name, index_t width) {
-  const f32_rows format(width);
-  const index_t stride = format.stride_bytes();
-  // The direct table and the hashed one, with 40 bytes of index and key per row.
-  const std::size_t wanted =
-      cache_is_pretended() ? 16 * last_level_cache() : std::max(std::size_t{4} << 30, 4 * last_level_cache());
-  const memory_plan plan = memory_plan::of(2 * wanted + wanted / static_cast<std::size_t>(stride) * 40);
-  const index_t rows = static_cast<index_t>(plan.bytes) / (2 * stride + 40);
-  deeprec_test::hashed_table<f32_rows> table(
-      format,
-      [width](std::uint64_t key, float* values) {
-        for (index_t j = 0; j < width; ++j) {
-          values[j] = static_cast<float>((key >> 40) + static_cast<std::uint64_t>(j)) * 0x1p-24F - 0.5F;
-        }
-      },
-      static_cast<std::size_t>(rows), huge_page_resource::shared());
-  table.poisons = false;
-  {
-    std::vector<std::uint64_t> keys;
-    for (index_t id = 0; id < rows; ++id) keys.push_back(key_of(id));
-    if (!table.insert(keys.data(), rows) || table.moves() != 0) std::abort();
-  }
-  dense_table<f32_rows> direct(rows, format);
-  std::memcpy(direct.view().data(), table.row(0), direct.bytes());
-
-  const std::vector<batch> sets = uniform_batches(rows, 20, stride);
-  std::vector<std::vector<std::uint64_t>> keys(sets.size());
-  for (std::size_t s = 0; s < sets.size(); ++s) {
-    for (const std::int64_t id : sets[s].ids) keys[s].push_back(key_of(id));
-  }
-  const deeprec_test::hashed_rows<f32_rows> source(table);
-  const index_t bags = sets[0].view().bags();
-  std::vector<float> out(static_cast<std::size_t>(bags * width));
-  const matrix_view<float> to(out.data(), bags, width);
-  inline_executor here;
-  const auto by_key = [&](std::size_t s) {
-    const jagged_view<std::uint64_t> batch(sets[s].offsets.data(), bags, keys[s].data(),
-                                           static_cast<index_t>(keys[s].size()));
-    if (!lookup(here, source, batch, combiner::sum, to)) std::abort();
-  };
-  const auto by_id = [&](std::size_t s) {
-    if (!lookup(here, direct.view(), sets[s].view(), combiner::sum, to)) std::abort();
-  };
-  const auto all = [&](const auto& run) {
-    return [&sets, &run] {
-      for (std::size_t s = 0; s < sets.size(); ++s) run(s);
-    };
-  };
-  for (auto _ : state) {
-    figures f(name);
-    f.unfit(plan.unfit);
-    f.unfit(not_cold(sets, rows, stride));
-    for (const std::size_t s : {std::size_t{0}, sets.size() - 1}) {
-      by_id(s);
-      const std::vector<float> expected = out;
-      std::fill(out.begin(), out.end(), -1.0F);
-      by_key(s);
-      if (!same_bits(out, expected))
-        return state.SkipWithError("wrong answer: the direct table gives other bits");
-    }
-    f.note("on_huge_pages", share_on_huge_pages(table.row(0)));
-    f.note("on_huge_pages_direct", share_on_huge_pages(direct.view().data()));
-    const double ids = static_cast<double>(sets.size()) * static_cast<double>(sets[0].ids.size());
-    f.sample([&] {
-      const auto [ours, theirs] = f.pair("of_direct", "", all(by_key), all(by_id));
-      f.note("ns_per_id", ours / ids * 1e9);
-      f.note("direct_ns_per_id", theirs / ids * 1e9);
-    });
-    f.report(state);
-  }
-}
-
 const bool registered = [] {
   add("resolve/step/batch:2048",
       [](benchmark::State& state, const std::string& name) { step(state, name, 2048); });
-  add("resolve/hashed/d:64",
-      [](benchmark::State& state, const std::string& name) { hashed(state, name, 64); });
   return true;
 }();
 

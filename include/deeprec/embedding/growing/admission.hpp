@@ -12,10 +12,8 @@
 // without their off-by-one and their wrapping counters (docs/hazards.md, H8).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 
 #include <deeprec/core/config.hpp>
@@ -58,7 +56,8 @@ struct counting_bloom {
   std::uint64_t seed = 0;
 };
 
-/// Admits each occurrence with a probability, by (seed, key, step, occurrence): the same in every run.
+/// Admits each occurrence with a probability, by (seed, key, step, occurrence in the batch): the same in
+/// every run. A key that comes again in the same step has the same draws: begin_step() makes new ones.
 struct probabilistic {
   double share = 1;
   std::uint64_t seed = 0;

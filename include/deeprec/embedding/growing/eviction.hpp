@@ -9,6 +9,8 @@
 // step or frequency go in the order of their keys.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>

@@ -1,6 +1,8 @@
 // The rows of a growing table as a row source.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -50,7 +52,7 @@ class growing_rows {
   /// Addresses of rows; null for keys without one.
   ///
   /// @pre     the caller holds a guard
-  /// @cost    a cache line of the index a key
+  /// @cost    1.1 cache lines of the index a key, by the kernels of active_isa()
   /// @threads wait-free, beside everything
   /// @error   none
   template <class Id>
@@ -101,7 +103,7 @@ class growing_rows {
     return index_t{detail::row_store::most_number} + 1;
   }
 
-  /// Calls f(key, address) for every row, in the order of row numbers.
+  /// Calls f(key, address) for every row, in the order of row numbers. f must not use the table.
   ///
   /// @threads not beside erasures; rows that are inserted meanwhile may be left out
   template <class F>

@@ -17,11 +17,13 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <span>
 #include <utility>

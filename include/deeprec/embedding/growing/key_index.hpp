@@ -2,15 +2,13 @@
 //
 //   hash of a key   | shard | place in its directory | home bucket in a segment |
 //
-//   shard           64 of them, of unequal size, so that they don't grow at the same time; each has a
-//   directory directory       addresses of segments; it doubles segment         buckets of a cache line
-//   (detail/key_segment.hpp), 64 KB at most: one that is full splits in two
+//   shard       64 of them, of unequal sizes, so that they don't grow at the same time; each has a directory
+//   directory   addresses of segments; it doubles
+//   segment     buckets of a cache line (detail/key_segment.hpp), 64 KB at most; a full one splits in two
 //
-//   threads that find          any number, each under a pin of the reclaimer
-//   put and erase              one at a time; the work inside is spread over the context by shards
-//
-// The hash has a secret seed; nothing that is visible depends on it but the time. Not here: what a code
-// means.
+// Any number of threads find, each under a pin of the reclaimer. One thread at a time puts and erases; that
+// work is spread over the context by shards. The seed of the hash is secret and changes no result. Not here:
+// what a code means.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +17,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory_resource>
 #include <span>
 
@@ -39,7 +36,6 @@
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/key_hash.hpp>
 #include <deeprec/support/scratch_block.hpp>
-#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -71,10 +67,11 @@ class key_index {
 
   /// Writes the code of each key, or none.
   ///
-  /// @pre   the caller holds a pin of the reclaimer that it entered before
-  /// @cost  one cache line a key, 1.1 on average; no lock, no allocation
+  /// @shape   keys (N) · codes (N)
+  /// @pre     the caller holds a pin of the reclaimer, or is the thread that puts and erases
+  /// @cost    1.1 cache lines a key on average; no lock, no allocation
   /// @threads wait-free, beside put and erase
-  /// @error none
+  /// @error   none
   void find(isa which, const std::uint64_t* keys, index_t n, std::uint32_t* codes) const noexcept {
 #if defined(__SANITIZE_THREAD__)
     which = isa::portable;  // the sanitizer follows atomic loads, and no vectors
@@ -133,17 +130,19 @@ class key_index {
 
   /// Room for keys, so that put() can't fail.
   ///
-  /// @pre     the keys differ, and stay where they are until put()
+  /// @param found_codes what find wrote for the keys
+  /// @pre     the keys differ, and stay where they are until put(); nothing was put or erased since that find
   /// @post    no key and no code changed, whether it fails or not
-  /// @cost    a cache line or two a key; 64 KB are rewritten where a segment splits. Scratch of 13 bytes a
-  ///          key from the context's resource
+  /// @cost    O(N), without a read of buckets; 64 KB are rewritten where a segment splits. Scratch of 13
+  ///          bytes a key from the context's resource
   /// @threads beside finds; by one thread
-  /// @error   out_of_memory, where the table's resource refuses; a resource that refuses scratch throws
+  /// @error   out_of_memory, where the index's resource refuses; a resource that refuses scratch throws
   template <class Context>
-  result<places> reserve(const Context& ctx, const std::uint64_t* keys, index_t n) {
+  result<places> reserve(const Context& ctx, const std::uint64_t* keys, const std::uint32_t* found_codes,
+                         index_t n) {
     memory_.reclaim();
     places found(ctx, *this, keys, n);
-    find_absent(ctx, found);
+    for (std::size_t k = 0; k < found.absent_.size(); ++k) found.absent_[k] = found_codes[k] == none ? 1 : 0;
     std::atomic<bool> refused{false};
     found.each(ctx, [&](std::uint32_t s, std::span<const std::uint32_t> of_shard) {
       if (!shards_[s].make_room({of_shard, found.hashes_.data(), found.absent_.data()}))
@@ -158,12 +157,12 @@ class key_index {
   /// Gives the keys of reserve() their codes; those that are not held are added. Keys with the code none are
   /// passed over.
   ///
-  /// @pre     codes are in [0, most_code]; nothing was put or erased since reserve()
+  /// @pre     codes are in [0, most_code]; nothing was put since reserve()
   /// @cost    a cache line or two a key
   /// @threads beside finds, each of which sees the old code or the new one; by one thread
-  /// @error   none
+  /// @error   none; what an executor throws goes through, and then some keys have their codes
   template <class Context>
-  void put(const Context& ctx, const places& reserved, const std::uint32_t* codes) noexcept {
+  void put(const Context& ctx, const places& reserved, const std::uint32_t* codes) {
     reserved.each(ctx, [&](std::uint32_t s, std::span<const std::uint32_t> of_shard) {
       for (const std::uint32_t k : of_shard) {
         if (codes[k] == none) continue;
@@ -171,23 +170,32 @@ class key_index {
       }
     });
   }
-  /// Both.
+  /// find, reserve and put.
+  ///
+  /// @pre     the keys differ; codes are in [0, most_code]
+  /// @post    where it fails, every key has the code that it had
+  /// @cost    of the three; 4 bytes of scratch a key more
+  /// @threads as reserve
+  /// @error   as reserve
   template <class Context>
   status put(const Context& ctx, const std::uint64_t* keys, const std::uint32_t* codes, index_t n) {
-    const auto reserved = reserve(ctx, keys, n);
+    detail::scratch_block scratch(ctx.memory, detail::scratch_block::bytes_of<std::uint32_t>(n));
+    const auto found = scratch.take<std::uint32_t>(n);
+    find(ctx.instruction_set, keys, n, found.data());
+    const auto reserved = reserve(ctx, keys, found.data(), n);
     if (!reserved) return reserved.fault();
     put(ctx, reserved.value(), codes);
     return {};
   }
 
-  /// Erases keys; those that are not held are passed over. Writes the code that each had, or none. What its
-  /// code stands for may be reused when the reclaimer's current epoch is over: the caller ends it by
-  /// unlinked().
+  /// Erases keys, and writes the code that each had, or none: for keys that are not held, and where a key
+  /// comes again. What its code stands for may be reused when the current epoch of the reclaimer is over; the
+  /// caller ends the epoch by unlinked().
   ///
-  /// @pre     the keys differ
-  /// @cost    a cache line or two a key
+  /// @shape   keys (N) · codes (N)
+  /// @cost    a cache line or two a key; scratch of 13 bytes a key from the context's resource
   /// @threads as put
-  /// @error   none; a memory resource that refuses scratch throws
+  /// @error   none; a memory resource that refuses scratch throws, and nothing was erased
   template <class Context>
   void erase(const Context& ctx, const std::uint64_t* keys, index_t n, std::uint32_t* codes) {
     if (n == 0) return;
@@ -219,22 +227,6 @@ class key_index {
   }
 
  private:
-  // The lines of a batch come into the caches here, in flight together: what follows goes from key to key.
-  template <class Context>
-  void find_absent(const Context& ctx, places& batch) const noexcept {
-    constexpr index_t block = 512;
-    const auto n = static_cast<index_t>(batch.absent_.size());
-    detail::run_bulk(ctx, {n, 8 * block, 10 * static_cast<double>(n)}, [&](index_t begin, index_t end, int) {
-      std::array<std::uint32_t, block> codes;
-      for (index_t from = begin; from < end; from += block) {
-        const index_t count = (std::min)(block, end - from);
-        find(ctx.instruction_set, batch.keys_ + from, count, codes.data());
-        for (index_t k = 0; k < count; ++k)
-          batch.absent_[static_cast<std::size_t>(from + k)] =
-              codes[static_cast<std::size_t>(k)] == none ? 1 : 0;
-      }
-    });
-  }
   // Shares of the hashes proportional to 2^(s / 64): shards double at different numbers of keys.
   bool open_shards() noexcept {
     constexpr auto all = static_cast<double>(detail::key_directory::shares);

@@ -166,7 +166,7 @@ class key_map {
     detail::number_keys(table, n, each, number_of.data());
     const auto count = static_cast<index_t>(each.known);
     index_.find(ctx.instruction_set, distinct.data(), count, codes.data());
-    const auto places = index_.reserve(ctx, distinct.data(), count);
+    const auto places = index_.reserve(ctx, distinct.data(), codes.data(), count);
     if (!places) return places.fault();
     for (index_t k = 0; k < count; ++k) {
       std::uint32_t& code = codes[static_cast<std::size_t>(k)];

@@ -7,12 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <limits>
 #include <memory>
-#include <memory_resource>
 #include <mutex>
-#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -27,7 +23,6 @@
 #include <deeprec/embedding/growing/key_index.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/memory/reclaimer.hpp>
-#include <deeprec/support/bulk.hpp>
 #include <deeprec/support/key_hash.hpp>
 #include <deeprec/support/scratch_block.hpp>
 
@@ -108,8 +103,6 @@ struct growing_state {
     const auto codes = scratch.take<std::uint32_t>(n);
     rows.reserve_retired(n);
     index.erase(ctx, keys, n, codes.data());
-    // Rows wait in ascending order, whatever the order of the keys.
-    std::sort(codes.begin(), codes.end());
     const std::uint64_t epoch = readers.unlinked();
     index_t erased = 0;
     for (const std::uint32_t code : codes) {

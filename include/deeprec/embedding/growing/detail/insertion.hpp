@@ -8,11 +8,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
-#include <new>
 #include <span>
 
 #include <deeprec/core/config.hpp>
@@ -58,9 +57,9 @@ class insertion {
     keep_absent();
     if (absent_ == 0) return {};
     const bool counts = asks_filter && state_.filter == nullptr && state_.count_to > 1;
-    const index_t wanted = counts ? count_candidates() : absent_;
-    const auto places = state_.index.reserve(ctx_, distinct_.data(), absent_);
+    const auto places = state_.index.reserve(ctx_, distinct_.data(), codes_.data(), absent_);
     if (!places) return places.fault();
+    const index_t wanted = counts ? count_candidates() : absent_;
     if (const status s = make_room(wanted); !s) return s;
     if (asks_filter && state_.filter != nullptr) {
       state_.filter->admit(distinct_.first(at(absent_)), occurrences_.first(at(absent_)), now(),

@@ -1,18 +1,17 @@
 // Segments of the key index: buckets of one cache line, open addressing inside a segment.
 //
 //   bucket    | key 0 | ... | key 4 | code 0 | ... | code 4 | passed |      5 * 8 + 5 * 4 + 4 = 64 bytes
-//   segment   2^k buckets; the hash names a home; where that is full, the next bucket takes the key, and its
-//   home
-//             counts that a key went on (passed: 8 counters of 4 bits, by 3 bits of the hash)
+//   segment   2^k buckets; the hash names a home. Where that is full the next bucket takes the key, and
+//             the home counts it (passed: 8 counters of 4 bits, by 3 bits of the hash)
 //
-// A find reads the home line alone, unless the counter of its hash is above 0. Readers write nothing and wait
-// for nobody; one thread at a time writes to a segment:
+// A find reads the home bucket alone, unless the counter of its hash is above 0. Readers write nothing and
+// wait for nobody. One thread at a time writes to a segment:
 //
-//   put     key (relaxed), then code (release)          reader   key == wanted, then code (acquire), then
-//   erase   code = erased; the slot stays until over()           key again: the slot was not reused in
-//   between
+//   put     key (relaxed), then code (release)
+//   find    key (relaxed), code (acquire), then the key again: the slot was not reused in between
+//   erase   code = erased; the slot is free when the epoch of the erasure is over
 //
-// Here is the protocol for one key at a time, for any atomics policy; batches are in key_probe.hpp.
+// Here is the protocol for one key, for any atomics policy; batches are in key_probe.hpp.
 #pragma once
 
 #include <array>

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
