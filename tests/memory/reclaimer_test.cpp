@@ -232,7 +232,7 @@ struct counts {
 };
 
 // Readers follow a link to the newest page. The owner replaces the page and writes to those that are over.
-// Ends after `enough` reuses, or after some seconds. `hands_over`: some readers leave their pin to the next
+// Begins when each reader has read once; ends after `enough` reuses, or after a minute. `hands_over`: some readers leave their pin to the next
 // one, so there is always a pin. Where that one is in the crowd, nothing is over.
 template <int Places>
 counts replace_pages(int threads, bool hands_over, std::uint64_t enough) {
@@ -248,6 +248,7 @@ counts replace_pages(int threads, bool hands_over, std::uint64_t enough) {
   std::atomic<page*> newest{all.front().get()};
   std::atomic<bool> ends{false};
   std::atomic<std::uint64_t> faults{0}, reads{0};
+  std::atomic<int> begun{0};
   handed between;
   std::vector<std::thread> pool;
   for (int t = 0; t < threads; ++t) {
@@ -266,7 +267,8 @@ counts replace_pages(int threads, bool hands_over, std::uint64_t enough) {
             between.read = at;
           }
         }
-        if (++count % 64 == 0) std::this_thread::yield();
+        if (++count == 1) ++begun;
+        if (count % 64 == 0) std::this_thread::yield();
       }
       const std::lock_guard lock(between.mutex);
       between.read = nullptr;
@@ -281,7 +283,8 @@ counts replace_pages(int threads, bool hands_over, std::uint64_t enough) {
   };
   std::deque<retired> waiting;
   std::uint64_t number = 0, reuses = 0;
-  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (begun < threads) std::this_thread::yield();
+  const auto last = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (reuses < enough && std::chrono::steady_clock::now() < last) {
     page* next = nullptr;
     if (!waiting.empty() && readers.over(waiting.front().ended)) {
