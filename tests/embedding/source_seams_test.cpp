@@ -9,9 +9,11 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <unordered_map>
 #include <vector>
 
+#include <deeprec/core/contract.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
@@ -54,6 +56,7 @@ struct stable_table {
   std::mutex mutex;     // of what update() tells
   std::atomic<int> found{0}, guards{0};
   int inserts = 0, guards_at_insert = 0;
+  std::vector<key> shown;  // rows of a batch before it inserted, by their first value; 0: absent
   std::vector<key> inserted;
   std::map<std::size_t, index_t> occurrences;  // of rows that were told
   std::map<std::size_t, float> told_value;     // their first value then
@@ -102,6 +105,13 @@ class stable_rows {
     }
     return {};
   }
+  void before_insert(const std::byte* const* rows, index_t n) const noexcept {
+    table_->shown.clear();
+    for (index_t k = 0; k < n; ++k)
+      table_->shown.push_back(rows[k] == nullptr ? 0
+                                                 : static_cast<key>(*static_cast<const float*>(
+                                                       static_cast<const void*>(rows[k]))));
+  }
   void before_step(std::byte* const* rows, const index_t* occurrences, index_t n) const noexcept {
     const std::lock_guard lock(table_->mutex);
     ++table_->calls;
@@ -143,7 +153,8 @@ class stable_rows {
 };
 
 static_assert(StableGrowingRowSource<stable_rows, key> && !GrowingRowSource<stable_rows, key> &&
-              AdmittingRowSource<stable_rows, key> && ObservedRowSource<stable_rows>);
+              AdmittingRowSource<stable_rows, key> && ObservedRowSource<stable_rows> &&
+              EvictingRowSource<stable_rows>);
 static_assert(!StableGrowingRowSource<hashed_rows<f32_rows>, key> &&
               !ObservedRowSource<hashed_rows<f32_rows>>);
 
@@ -178,6 +189,7 @@ TEST_CASE("row source: where rows never move, resolve keeps its guard and finds 
   CHECK(table.guards_at_insert == 2);
   CHECK(table.found == 8);
   CHECK(table.inserted == std::vector<key>{7, 8, 7, 9, 8, 7, 10});
+  CHECK(table.shown == std::vector<key>{7, 0});
   CHECK(looked_up(second.value(), 1) == std::vector<float>{17, 17, 17});
   // Nothing is absent: no insertion.
   REQUIRE(resolve(pool, source, pairs_of(more), combiner::sum, keys::find_or_insert).ok());
@@ -222,6 +234,7 @@ TEST_CASE("row source: a group of stable and of moving tables admits the keys of
     CHECK(table.guards_at_insert == 1);
     CHECK(table.found == 4);
     CHECK(other.inserted == c);
+    CHECK(table.shown == std::vector<key>(4));
     std::vector<float> out(at(2 * 3 * width));
     REQUIRE(lookup(pool, rows.value(), matrix_view<float>(out.data(), 2, 3 * width)).ok());
     CHECK(out == std::vector<float>{15, 15, 15, 3, 3, 3, 10, 10, 10, 16, 16, 16, 7, 7, 7, 11, 11, 11});
@@ -378,3 +391,42 @@ TEST_CASE("a numbered row source: keys that share a row step it once, with the b
     CHECK(hashed[3] == 49);
   }
 }
+
+#if DEEPREC_CONTRACTS
+namespace {
+
+/// The same without numbers.
+class unnumbered_source {
+ public:
+  using format_type = f32_rows;
+  using space = host_space;
+  using byte_type = std::byte;
+
+  explicit unnumbered_source(const table_view<f32_rows>& table) : all_(table) {}
+  [[nodiscard]] f32_rows format() const { return all_.format(); }
+  void find(const key* keys, index_t n, const std::byte** addresses) const { all_.find(keys, n, addresses); }
+
+ private:
+  hashing_source all_;
+};
+
+}  // namespace
+
+TEST_CASE("a keyed row source without numbers: keys that share a row break its contract in an update") {
+  inline_executor here;
+  std::vector<float> memory(8);
+  const unnumbered_source source(
+      table_view<f32_rows>(reinterpret_cast<std::byte*>(memory.data()), 4, f32_rows(1, {.state_floats = 1})));
+  const std::vector<float> gradient{3, 4};
+  const auto trained = [&](const std::vector<key>& keys) {
+    return update(here, source, fixed_hotness_view<key>(keys.data(), 2, 1), combiner::sum,
+                  matrix_view<const float>(gradient.data(), 2, 1), adagrad{.learning_rate = 1});
+  };
+  const violation_handler before = set_violation_handler(
+      [](const contract_violation& violation) { throw std::logic_error(violation.condition); });
+  CHECK_THROWS_WITH_AS(static_cast<void>(trained({1, 5})), "grouped.has_distinct_rows()", std::logic_error);
+  CHECK(trained({1, 2}).ok());
+  CHECK(trained({1, 1}).ok());
+  set_violation_handler(before);
+}
+#endif

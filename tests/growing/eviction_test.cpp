@@ -13,6 +13,8 @@
 #include <set>
 #include <vector>
 
+#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/growing/eviction.hpp>
 #include <deeprec/embedding/growing/growing_table.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
@@ -20,6 +22,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/optim/adagrad.hpp>
+#include <deeprec/optim/sgd.hpp>
 
 #include "support/seed.hpp"
 
@@ -346,16 +349,31 @@ TEST_CASE("eviction: a full table makes room, but never takes rows of the step t
   }
 }
 
-TEST_CASE("eviction: an insertion writes no address of a row that it evicted") {
-  made table({.most_rows = 4, .full = when_full::evict_least_recent, .granule_bytes = 4096});
-  train_at(table, 1, {1, 2, 3, 4});
-  table.begin_step(2);
+TEST_CASE("eviction: the rows of a batch make no room for its new keys") {
   inline_executor here;
-  const keys_type keys = {2, 5, 1, 6};  // 1 and 2 are there, and the first to go
-  std::vector<const std::byte*> rows(keys.size());
-  REQUIRE(table.rows().insert(context(here), keys.data(), 4, rows.data()).ok());
-  for (std::size_t k = 0; k < keys.size(); ++k) CHECK(rows[k] == address_of(table, keys[k]));
-  CHECK(std::count(rows.begin(), rows.end(), nullptr) == 2);
+  for (const when_full full : {when_full::evict_least_recent, when_full::evict_least_frequent}) {
+    made table({.most_rows = 4, .full = full, .granule_bytes = 4096});
+    train_at(table, 1, {1, 2, 3, 4});
+    table.begin_step(2);
+    const keys_type keys = {2, 5, 1, 6};  // 1 and 2 would be the first to go
+    std::vector<const std::byte*> rows(keys.size());
+    REQUIRE(table.rows().insert(context(here), keys.data(), 4, rows.data()).ok());
+    CHECK(keys_in(table) == keys_type{1, 2, 5, 6});
+    for (std::size_t k = 0; k < keys.size(); ++k) CHECK(rows[k] == address_of(table, keys[k]));
+
+    train_at(table, 3, {1, 7});  // resolved: 2 goes
+    CHECK(keys_in(table) == keys_type{1, 5, 6, 7});
+
+    // Features of a group: none of them loses what another one found.
+    table.begin_step(4);
+    feature_group<sgd, fixed_hotness_view<key_type>> group;
+    group.add(table.rows(), combiner::sum);
+    group.add(table.rows(), combiner::sum);
+    const keys_type first = {8, 9}, second = {5, 6};
+    const fixed_hotness_view<key_type> batches[] = {{first.data(), 1, 2}, {second.data(), 1, 2}};
+    REQUIRE(resolve(here, group, batches, keys::find_or_insert).ok());
+    CHECK(keys_in(table) == keys_type{5, 6, 8, 9});
+  }
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory_resource>
 #include <span>
 #include <type_traits>
 
@@ -23,6 +22,7 @@
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/support/monotonic_memory.hpp>
 #include <deeprec/support/scratch_block.hpp>
 #include <deeprec/support/verb.hpp>
 
@@ -154,7 +154,7 @@ DEEPREC_PER_UNIT status lookup_on(host_backend, const Context& given, const Grou
   }
   const index_t bytes = batches_type::lookup_bytes(features, access::sizes(group), bags);
   const detail::scratch_block scratch(given.memory, bytes);
-  std::pmr::monotonic_buffer_resource memory(scratch.data(), static_cast<std::size_t>(bytes), given.memory);
+  detail::monotonic_memory memory(scratch.data(), static_cast<std::size_t>(bytes), given.memory);
   batches_type batches(&memory, features, access::sizes(group), access::first_of_tables(group));
   return detail::with_erased(given, [&](const detail::erased_context& ctx) -> status {
     if (const status s = batches.resolve(ctx, bags, false,

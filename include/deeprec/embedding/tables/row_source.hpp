@@ -11,6 +11,7 @@
 //   insert(keys, n)      admits keys that it does not hold (GrowingRowSource)
 //   insert(ctx, keys, n, addresses)   the same, where rows never move (StableGrowingRowSource)
 //   before_step(rows, occurrences, n) what update calls before it steps rows (ObservedRowSource)
+//   before_insert(rows, n)            what a batch calls before it inserts (EvictingRowSource)
 //   row_number(row), row_numbers()    numbers of rows, by which updates sort (NumberedRowSource)
 //   default_row()        the row that is read for an absent key, and never trained
 //   identity()           an address: sources with the same one have the same rows (feature_group)
@@ -66,7 +67,7 @@ concept ResolvingRowSource =
 /// not hold, and returns nothing, or a status where a row may be out of reach (a tier whose disk fails): the
 /// verb returns it, and nothing is inserted or trained. Called from several threads at once. Every key is
 /// valid. Different keys must have different rows, apart from default_row(), unless the source numbers its
-/// rows (NumberedRowSource): update makes one step for each key, on several threads.
+/// rows (NumberedRowSource): update makes one step for each key, on several threads. DEEPREC_CONTRACTS checks it.
 template <class S, class Key>
 concept KeyedRowSource = RowSource<S> && !BoundedRowSource<S> &&
                          requires(const S& source, const Key* keys, index_t n, const std::byte** addresses) {
@@ -103,6 +104,14 @@ template <class S>
 concept ObservedRowSource =
     RowSource<S> && requires(const S& source, std::byte* const* rows, const index_t* occurrences, index_t n) {
       { source.before_step(rows, occurrences, n) } noexcept;
+    };
+
+/// A source that may erase rows to make room: before a batch inserts, it calls before_insert(rows, n) with the
+/// rows of its positions, null where none was found. Called by the thread that inserts next, noexcept.
+template <class S>
+concept EvictingRowSource =
+    RowSource<S> && requires(const S& source, const std::byte* const* rows, index_t n) {
+      { source.before_insert(rows, n) } noexcept;
     };
 
 /// A source that numbers its rows: row_number(address of a row) is in [0, row_numbers()), and differs for

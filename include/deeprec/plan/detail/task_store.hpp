@@ -10,6 +10,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/support/containers.hpp>
+#include <deeprec/support/monotonic_memory.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -42,7 +43,7 @@ class task_store {
     void* task;
     void (*destroy)(void*);
   };
-  std::pmr::monotonic_buffer_resource memory_{std::pmr::new_delete_resource()};
+  monotonic_memory memory_{std::pmr::new_delete_resource()};
   std::vector<owned> owned_;
 };
 

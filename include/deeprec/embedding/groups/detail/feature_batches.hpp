@@ -429,6 +429,7 @@ class feature_batches {
     const auto moves = [&](std::size_t t) { return any && !batches_[t].is_stable(); };
     if (any) {
       for (std::size_t t = 0; t < batches_.size(); ++t) {
+        if (batches_[t].admits()) batches_[t].show_found();
         if (moves(t)) batches_[t].drop_guard();
       }
       for (std::size_t t = 0; t < batches_.size(); ++t) {

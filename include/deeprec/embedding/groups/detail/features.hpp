@@ -105,6 +105,8 @@ class feature_batch {
   virtual bool list_absent(std::pmr::memory_resource* memory) = 0;
   /// Whether the rows of its source never move: it keeps its guard, and is not examined again.
   [[nodiscard]] virtual bool is_stable() const noexcept = 0;
+  /// To a source that may erase rows: those that were found.
+  virtual void show_found() const noexcept = 0;
   virtual void drop_guard() noexcept = 0;
   virtual status insert_absent(const erased_context& ctx) = 0;
   virtual void take_guard() = 0;
@@ -169,6 +171,7 @@ class feature_batch_of final : public feature_batch<Out> {
     return false;
   }
   bool is_stable() const noexcept override { return resolution_type::keeps_guard; }
+  void show_found() const noexcept override { rows_.show_found(); }
   void drop_guard() noexcept override { rows_.drop_guard(); }
   status insert_absent([[maybe_unused]] const erased_context& ctx) override {
     if (!absent_ || absent_->empty()) return {};

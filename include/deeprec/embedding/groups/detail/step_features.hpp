@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory_resource>
 #include <span>
 
 #include <deeprec/core/config.hpp>
@@ -12,6 +11,7 @@
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/kernels/host/pool_rules.hpp>
+#include <deeprec/support/monotonic_memory.hpp>
 #include <deeprec/support/scratch_block.hpp>
 #include <deeprec/support/verb.hpp>
 
@@ -56,7 +56,7 @@ DEEPREC_PER_UNIT status step_features(const Context& given, const Group& group, 
     return with_erased(given, [&](const erased_context& ctx) -> status {
       const index_t bytes = batches_type::update_bytes(ctx, features, sizes, tables, bags);
       const scratch_block scratch(ctx.memory, bytes);
-      std::pmr::monotonic_buffer_resource memory(scratch.data(), static_cast<std::size_t>(bytes), ctx.memory);
+      monotonic_memory memory(scratch.data(), static_cast<std::size_t>(bytes), ctx.memory);
       batches_type batches(&memory, features, sizes, tables);
       if (const status s = batches.resolve(
               ctx, bags, false,

@@ -76,12 +76,6 @@ class insertion {
   /// The rows of all positions after run(); null for keys that got none.
   void write_addresses(const std::byte** addresses) noexcept {
     for (index_t k = 0; k < absent_; ++k) found_[place_[at(k)]] = codes_[at(k)];
-    for (index_t k = 0; erased_ > 0 && k < count_; ++k) {  // others of the batch made room
-      std::uint32_t& code = found_[at(k)];
-      if (!is_row_code(code)) continue;
-      const std::uint32_t rest = state_.rows.facts(code - 1).rest.load(std::memory_order_relaxed);
-      if ((rest & row_facts::live) == 0) code = key_index::none;
-    }
     for (std::size_t k = 0; k < keys_.size(); ++k) {
       const std::uint32_t code = found_[number_of_[k]];
       addresses[k] = is_row_code(code) ? state_.rows.address(code - 1) : nullptr;
@@ -145,7 +139,7 @@ class insertion {
     return ripe;
   }
   // Rows for `wanted` keys, as far as the table may hold them. Others are erased for them where the options
-  // ask for that: last, since it can't be undone.
+  // ask for that: last, since it can't be undone; none of this step, to which the batch's own belong.
   status make_room(index_t wanted) {
     growing_state<Format>& s = state_;
     const index_t most = s.options.most_rows;
@@ -157,6 +151,8 @@ class insertion {
       // A sweep reads all facts: it makes room for later batches too.
       const index_t victims = (std::min)((std::max)(over, most / 32), s.rows.rows());
       const std::uint32_t step = s.step.load(std::memory_order_relaxed);
+      for (const std::uint32_t code : found_.first(at(count_)))
+        if (is_row_code(code)) s.rows.facts(code - 1).step.store(step, std::memory_order_relaxed);
       const auto may = [&](const swept_row& row) { return row.step < step; };
       if (s.options.full == when_full::evict_least_recent) {
         evict_first<by_step>(victims, may);
@@ -171,8 +167,7 @@ class insertion {
   void evict_first(index_t victims, const May& may) {
     const auto bound = bound_of_first<Order>(ctx_, state_.rows, victims, may);
     if (bound.none) return;
-    erased_ = erase_victims(ctx_, state_, 1.0,
-                            [&](const swept_row& row, int) { return may(row) && bound.holds(row); });
+    erase_victims(ctx_, state_, 1.0, [&](const swept_row& row, int) { return may(row) && bound.holds(row); });
   }
   // Codes of admitted keys, while there is room; the others keep theirs, or none.
   void take_rows(bool counts) noexcept {
@@ -227,7 +222,6 @@ class insertion {
   index_t count_ = 0;
   index_t absent_ = 0;
   index_t room_ = 0;
-  index_t erased_ = 0;  // rows that made room
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

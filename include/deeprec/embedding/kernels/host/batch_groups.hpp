@@ -16,6 +16,7 @@
 #include <memory_resource>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -239,6 +240,14 @@ class batch_groups {
 
   [[nodiscard]] const row_groups& groups() const noexcept { return groups_; }
   [[nodiscard]] index_t table_rows() const noexcept { return size_.table_rows(); }
+  /// Whether no row has two groups: true but for a keyed source of keys that share rows.
+  [[nodiscard]] bool has_distinct_rows() const {
+    if (addresses_.empty() || !size_.by_ordinal()) return true;
+    std::vector<const std::byte*> each;
+    for (index_t g = 0; g < groups_.groups(); ++g) each.push_back(rows().address(g));
+    std::sort(each.begin(), each.end());
+    return std::adjacent_find(each.begin(), each.end()) == each.end();
+  }
   /// True where groups are in ascending order of their rows' numbers.
   [[nodiscard]] bool ascending() const noexcept { return ascending_; }
 

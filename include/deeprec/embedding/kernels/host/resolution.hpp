@@ -204,6 +204,10 @@ class resolution {
       if (addresses_[k] == nullptr && !is_left_out(first() + k)) absent.push_back(bags_.ids()[first() + k]);
     }
   }
+  /// Before the source admits some: the rows of the others.
+  void show_found() const noexcept {
+    if constexpr (EvictingRowSource<Source>) source_.before_insert(addresses_, positions_);
+  }
   /// The rows of those keys, as the source admitted them.
   void place_admitted(const std::byte* const* rows) noexcept {
     for (index_t k = 0; k < positions_; ++k) {
@@ -389,6 +393,7 @@ status admit_absent(const Context& ctx, Resolution& rows, first_position& bad) {
     rows.list_absent(absent);
     if (!absent.empty()) {
       std::pmr::vector<const std::byte*> places(absent.size(), ctx.memory);
+      rows.show_found();
       executor_ref executor(*ctx.executor);
       const context<executor_ref> erased(executor, static_cast<const environment&>(ctx));
       if (const status s =
@@ -402,6 +407,7 @@ status admit_absent(const Context& ctx, Resolution& rows, first_position& bad) {
     std::pmr::vector<id_type> absent(ctx.memory);
     rows.list_absent(absent);
     if (!absent.empty()) {
+      rows.show_found();
       rows.drop_guard();
       if (const status s = rows.source().insert(absent.data(), static_cast<index_t>(absent.size())); !s) {
         return s;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/status.hpp>
@@ -81,6 +82,7 @@ DEEPREC_PER_UNIT void step_short_groups(const Context& ctx, const batch_groups& 
   using element = typename Source::format_type::element;
   const row_groups& groups = grouped.groups();
   if (groups.groups() == 0 || source.format().width() == 0) return;
+  DEEPREC_EXPECTS(grouped.has_distinct_rows());  // keys that share a row: the source must number its rows
   const auto args = update_args_of(grouped, pass, source, max_norm);
   const auto rows = prepare(optimizer);
   // A row is read and written; the gradients of its positions are read.
