@@ -414,6 +414,7 @@ set(DEEPREC_HEADERS
     include/deeprec/support/containers.hpp
     include/deeprec/support/first_fault.hpp
     include/deeprec/support/key_hash.hpp
+    include/deeprec/support/monotonic_memory.hpp
     include/deeprec/support/number_keys.hpp
     include/deeprec/support/overlap.hpp
     include/deeprec/support/scratch_block.hpp

@@ -34,6 +34,7 @@ struct broken_rules {
   bool keeps_state = false;           ///< it has the optimizer state that it had
   bool ignores_kept_steps = false;    ///< rows of the last steps go too
   bool evicts_newest = false;         ///< for being full, rows of the step that goes on go too
+  bool loses_found = false;           ///< for being full, rows go that the inserting batch has
   bool sweeps_for_one_batch = false;  ///< room is made for this batch only
   bool newest_number_first = false;   ///< numbers are used again from the last one erased on
   bool ignores_pins = false;          ///< numbers are used again while readers hold them
@@ -93,6 +94,7 @@ class growing_model {
       if (!read.back()) absent.push_back(key);
     }
     const std::uint64_t own = pin();
+    if (!absent.empty()) mark(keys);
     insert(absent, true);
     unpin(own);
     for (std::size_t k = 0; k < keys.size(); ++k) {
@@ -110,6 +112,7 @@ class growing_model {
       if (occurrences[key]++ == 0) absent.push_back(key);
     }
     if (absent.empty()) return;
+    mark(keys);
     std::vector<unsigned char> admitted(absent.size(), 1);
     const bool counts = asks_filter && filter == nullptr && count_to > 1;
     auto wanted = static_cast<index_t>(absent.size());
@@ -219,6 +222,13 @@ class growing_model {
 
   [[nodiscard]] bool may_go(const row_record& row, std::uint64_t kept_steps) const {
     return broken_.ignores_kept_steps || step - row.step >= kept_steps;
+  }
+  // The rows of a batch that inserts are of the step that goes on, where rows make room.
+  void mark(const std::vector<key_type>& keys) {
+    if (options_.full == deeprec::when_full::refuse || broken_.loses_found) return;
+    for (const key_type key : keys) {
+      if (const auto it = rows_.find(key); it != rows_.end()) it->second.record.step = step;
+    }
   }
   void make_room(index_t wanted) {
     const index_t over = size() + wanted - options_.most_rows;

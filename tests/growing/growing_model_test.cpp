@@ -320,6 +320,7 @@ TEST_CASE("growing table: the comparison with the oracle notices each broken rul
     CHECK(is_noticed(of, {.keeps_state = true}));
     CHECK(is_noticed(of, {.ignores_kept_steps = true}));
     CHECK(is_noticed(of, {.evicts_newest = true}));
+    CHECK(is_noticed(of, {.loses_found = true}));
     CHECK(is_noticed(of, {.sweeps_for_one_batch = true}));
     CHECK(is_noticed(of, {.newest_number_first = true}));
     CHECK(is_noticed(of, {.ignores_pins = true}));

@@ -289,7 +289,8 @@ TEST_CASE("growing table: keys that a filter or a full table refuses keep a gran
   CHECK(granules() <= (1000 + per_granule - 1) / per_granule + 1);
   // A full table needs no memory for what it refuses.
   allowed.left = 0;
-  CHECK(insert(*table, keys_from(0, 5000)).ok());
+  CHECK(insert(*table, keys_from(0, 50'000)).ok());
+  CHECK(table->statistics().refused == 53'000);
 }
 
 TEST_CASE("growing table: a full table that evicts holds its rows, one batch more, and what pins hold") {

@@ -232,8 +232,9 @@ struct counts {
 };
 
 // Readers follow a link to the newest page. The owner replaces the page and writes to those that are over.
-// Begins when each reader has read once; ends after `enough` reuses, or after a minute. `hands_over`: some readers leave their pin to the next
-// one, so there is always a pin. Where that one is in the crowd, nothing is over.
+// Begins when each reader has read once; ends after `enough` reuses, or after a minute. `hands_over`: some
+// readers leave their pin to the next one, so there is always a pin. Where that one is in the crowd, nothing
+// is over.
 template <int Places>
 counts replace_pages(int threads, bool hands_over, std::uint64_t enough) {
   using reclaimer_type = basic_reclaimer<Places>;

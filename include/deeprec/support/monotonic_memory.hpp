@@ -8,8 +8,9 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// A std::pmr::monotonic_buffer_resource. With g++ 12 at -O2 a unit that calls that class through its base may
-/// refer to its inline do_allocate and not contain it (undefined reference); here it is called by name.
+/// A std::pmr::monotonic_buffer_resource. With g++ 12 at -O2 a unit that calls that class through its base
+/// may refer to its inline do_allocate without containing it (undefined reference); here it is called by
+/// name.
 class monotonic_memory final : public std::pmr::monotonic_buffer_resource {
  public:
   using std::pmr::monotonic_buffer_resource::monotonic_buffer_resource;

@@ -78,8 +78,8 @@ class growing_rows {
     return insert_with(context(here), keys, n, false, nullptr);
   }
 
-  /// What a batch calls before it inserts: the rows that it found are of the table's step, so that none of them
-  /// makes room for its new keys. A table that refuses when it is full does nothing.
+  /// What a batch calls before it inserts: the rows that it found are of the table's step, so that none of
+  /// them makes room for its new keys. A table that refuses when it is full does nothing.
   void before_insert(const std::byte* const* rows, index_t n) const noexcept {
     if (state_->options.full == when_full::refuse) return;
     constexpr index_t ahead = 16;

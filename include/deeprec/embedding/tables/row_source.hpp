@@ -67,7 +67,8 @@ concept ResolvingRowSource =
 /// not hold, and returns nothing, or a status where a row may be out of reach (a tier whose disk fails): the
 /// verb returns it, and nothing is inserted or trained. Called from several threads at once. Every key is
 /// valid. Different keys must have different rows, apart from default_row(), unless the source numbers its
-/// rows (NumberedRowSource): update makes one step for each key, on several threads. DEEPREC_CONTRACTS checks it.
+/// rows (NumberedRowSource): update makes one step for each key, on several threads. With DEEPREC_CONTRACTS an
+/// update checks it.
 template <class S, class Key>
 concept KeyedRowSource = RowSource<S> && !BoundedRowSource<S> &&
                          requires(const S& source, const Key* keys, index_t n, const std::byte** addresses) {
@@ -106,8 +107,8 @@ concept ObservedRowSource =
       { source.before_step(rows, occurrences, n) } noexcept;
     };
 
-/// A source that may erase rows to make room: before a batch inserts, it calls before_insert(rows, n) with the
-/// rows of its positions, null where none was found. Called by the thread that inserts next, noexcept.
+/// A source that may erase rows to make room: before a batch inserts, it calls before_insert(rows, n) with
+/// the rows of its positions, null where none was found. Called by the thread that inserts next, noexcept.
 template <class S>
 concept EvictingRowSource =
     RowSource<S> && requires(const S& source, const std::byte* const* rows, index_t n) {

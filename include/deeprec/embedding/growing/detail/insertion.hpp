@@ -56,12 +56,15 @@ class insertion {
     state_.index.find(ctx_.instruction_set, distinct_.data(), count_, found_.data());
     keep_absent();
     if (absent_ == 0) return {};
+    if (evicts()) mark_found();
+    const bool filters = asks_filter && state_.filter != nullptr;
     const bool counts = asks_filter && state_.filter == nullptr && state_.count_to > 1;
-    const auto places = state_.index.reserve(ctx_, distinct_.data(), codes_.data(), absent_);
+    const index_t entries = filters || counts ? absent_ : (std::min)(absent_, most_born());
+    const auto places = state_.index.reserve(ctx_, distinct_.data(), codes_.data(), entries);
     if (!places) return places.fault();
     const index_t wanted = counts ? count_candidates() : absent_;
     if (const status s = make_room(wanted); !s) return s;
-    if (asks_filter && state_.filter != nullptr) {
+    if (filters) {
       state_.filter->admit(distinct_.first(at(absent_)), occurrences_.first(at(absent_)), now(),
                            admitted_.first(at(absent_)));
     } else if (!counts) {
@@ -138,21 +141,30 @@ class insertion {
     }
     return ripe;
   }
+  [[nodiscard]] bool evicts() const noexcept { return state_.options.full != when_full::refuse; }
+  // Keys that can get rows, at most: the first ones.
+  [[nodiscard]] index_t most_born() const noexcept {
+    const index_t most = state_.options.most_rows;
+    return evicts() ? most : (std::max)(most - state_.rows.rows(), index_t{0});
+  }
+  // See growing_rows::before_insert.
+  void mark_found() noexcept {
+    const std::uint32_t step = state_.step.load(std::memory_order_relaxed);
+    for (const std::uint32_t code : found_.first(at(count_)))
+      if (is_row_code(code)) state_.rows.facts(code - 1).step.store(step, std::memory_order_relaxed);
+  }
   // Rows for `wanted` keys, as far as the table may hold them. Others are erased for them where the options
   // ask for that: last, since it can't be undone; none of this step, to which the batch's own belong.
   status make_room(index_t wanted) {
     growing_state<Format>& s = state_;
     const index_t most = s.options.most_rows;
-    const bool evicts = s.options.full != when_full::refuse;
-    if (!s.rows.reserve((std::min)(wanted, evicts ? most : (std::max)(most - s.rows.rows(), index_t{0}))))
+    if (!s.rows.reserve((std::min)(wanted, most_born())))
       return {errc::out_of_memory, "growing_table: rows must be fewer than their 32-bit numbers"};
     const index_t over = s.rows.rows() + wanted - most;
-    if (over > 0 && evicts) {
+    if (over > 0 && evicts()) {
       // A sweep reads all facts: it makes room for later batches too.
       const index_t victims = (std::min)((std::max)(over, most / 32), s.rows.rows());
       const std::uint32_t step = s.step.load(std::memory_order_relaxed);
-      for (const std::uint32_t code : found_.first(at(count_)))
-        if (is_row_code(code)) s.rows.facts(code - 1).step.store(step, std::memory_order_relaxed);
       const auto may = [&](const swept_row& row) { return row.step < step; };
       if (s.options.full == when_full::evict_least_recent) {
         evict_first<by_step>(victims, may);
