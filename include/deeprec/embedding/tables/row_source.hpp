@@ -67,8 +67,7 @@ concept ResolvingRowSource =
 /// not hold, and returns nothing, or a status where a row may be out of reach (a tier whose disk fails): the
 /// verb returns it, and nothing is inserted or trained. Called from several threads at once. Every key is
 /// valid. Different keys must have different rows, apart from default_row(), unless the source numbers its
-/// rows (NumberedRowSource): update makes one step for each key, on several threads. With DEEPREC_CONTRACTS an
-/// update checks it.
+/// rows (NumberedRowSource): update steps the row of each key, on several threads; DEEPREC_CONTRACTS checks.
 template <class S, class Key>
 concept KeyedRowSource = RowSource<S> && !BoundedRowSource<S> &&
                          requires(const S& source, const Key* keys, index_t n, const std::byte** addresses) {
