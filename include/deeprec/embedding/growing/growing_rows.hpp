@@ -29,7 +29,8 @@ class growing_table;
 /// integer type, or classes with id_value(id).
 ///
 /// @pre     the table outlives it
-/// @threads find, before_insert, before_step and guard: thread-safe. insert takes turns with what changes the table
+/// @threads find, before_insert, before_step and guard: thread-safe. insert takes turns with what changes
+///          the table
 template <RowFormat Format, class Byte = std::byte>
 class growing_rows {
  public:
