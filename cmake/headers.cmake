@@ -357,6 +357,8 @@ set(DEEPREC_HEADERS
     include/deeprec/queue/detail/index_stack.hpp
     include/deeprec/queue/detail/polling_waits.hpp
     include/deeprec/queue/detail/slot_ring.hpp
+    include/deeprec/queue/detail/spsc_room.hpp
+    include/deeprec/queue/detail/staging_core.hpp
     include/deeprec/queue/event_count.hpp
     include/deeprec/queue/mpmc_ring.hpp
     include/deeprec/queue/packed_batch.hpp
@@ -366,6 +368,7 @@ set(DEEPREC_HEADERS
     include/deeprec/queue/spsc_ring.hpp
     include/deeprec/queue/staging_pool.hpp
     include/deeprec/queue/staging_queue.hpp
+    include/deeprec/queue/taken_item.hpp
     include/deeprec/queue/wait_strategies.hpp
     include/deeprec/queue/waiting_room.hpp
     include/deeprec/schedule.hpp
@@ -414,6 +417,7 @@ set(DEEPREC_HEADERS
     include/deeprec/support/containers.hpp
     include/deeprec/support/first_fault.hpp
     include/deeprec/support/key_hash.hpp
+    include/deeprec/support/monotonic_memory.hpp
     include/deeprec/support/number_keys.hpp
     include/deeprec/support/overlap.hpp
     include/deeprec/support/scratch_block.hpp
