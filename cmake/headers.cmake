@@ -375,8 +375,11 @@ set(DEEPREC_HEADERS
     include/deeprec/schedule/detail/as_status.hpp
     include/deeprec/schedule/detail/chunk_schedule.hpp
     include/deeprec/schedule/detail/chunk_sum.hpp
+    include/deeprec/schedule/detail/first_failure.hpp
+    include/deeprec/schedule/detail/micro_stages.hpp
     include/deeprec/schedule/detail/resource_threads.hpp
     include/deeprec/schedule/detail/type_name.hpp
+    include/deeprec/schedule/detail/window_shard.hpp
     include/deeprec/schedule/micro_batch.hpp
     include/deeprec/schedule/micro_chunk.hpp
     include/deeprec/schedule/stale_loop.hpp
