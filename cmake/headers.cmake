@@ -43,6 +43,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/io_refusal.hpp
     include/deeprec/data/detail/locked_resource.hpp
     include/deeprec/data/detail/numbers.hpp
+    include/deeprec/data/detail/source_chunks.hpp
     include/deeprec/data/detail/stream_lines.hpp
     include/deeprec/data/detail/text_chunk.hpp
     include/deeprec/data/detail/text_source.hpp
