@@ -244,6 +244,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph.hpp
     include/deeprec/graph/ir/flat_graph.hpp
     include/deeprec/graph/ir/graph_adaptor.hpp
+    include/deeprec/graph/ir/op_info.hpp
     include/deeprec/graph/passes/apply_cut.hpp
     include/deeprec/graph/passes/detail/cut_problem.hpp
     include/deeprec/graph/passes/detail/cut_rewriter.hpp
@@ -251,6 +252,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/passes/detail/cut_words.hpp
     include/deeprec/graph/passes/detail/list_stages.hpp
     include/deeprec/graph/passes/detail/max_flow.hpp
+    include/deeprec/graph/passes/detail/stage_pairs.hpp
     include/deeprec/graph/passes/detail/stage_region.hpp
     include/deeprec/graph/passes/explain_cut.hpp
     include/deeprec/graph/passes/smart_stage.hpp
@@ -260,10 +262,13 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/graph_words.hpp
     include/deeprec/graph/step/detail/lane_plan.hpp
     include/deeprec/graph/step/detail/lane_run.hpp
+    include/deeprec/graph/step/detail/op_checks.hpp
     include/deeprec/graph/step/detail/staged_run.hpp
     include/deeprec/graph/step/detail/step_core.hpp
+    include/deeprec/graph/step/detail/step_inputs.hpp
     include/deeprec/graph/step/detail/step_layout.hpp
     include/deeprec/graph/step/detail/step_nodes.hpp
+    include/deeprec/graph/step/detail/step_values.hpp
     include/deeprec/graph/step/lane_steps.hpp
     include/deeprec/graph/step/staged_options.hpp
     include/deeprec/graph/step/staged_program.hpp
