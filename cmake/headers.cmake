@@ -238,6 +238,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/detail/affinity.hpp
     include/deeprec/exec/detail/bulk_board.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
+    include/deeprec/exec/detail/task_threads.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/thread_pool.hpp
