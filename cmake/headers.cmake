@@ -341,9 +341,11 @@ set(DEEPREC_HEADERS
     include/deeprec/pipeline.hpp
     include/deeprec/pipeline/depth_controller.hpp
     include/deeprec/pipeline/detail/edge.hpp
+    include/deeprec/pipeline/detail/item_clock.hpp
     include/deeprec/pipeline/detail/item_types.hpp
     include/deeprec/pipeline/detail/run.hpp
     include/deeprec/pipeline/detail/segment.hpp
+    include/deeprec/pipeline/detail/segment_run.hpp
     include/deeprec/pipeline/pipeline.hpp
     include/deeprec/pipeline/pipeline_options.hpp
     include/deeprec/pipeline/stages.hpp
