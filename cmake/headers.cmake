@@ -353,8 +353,14 @@ set(DEEPREC_HEADERS
     include/deeprec/plan.hpp
     include/deeprec/plan/cuda_stream_pool.hpp
     include/deeprec/plan/detail/operand_bytes.hpp
+    include/deeprec/plan/detail/plan_timers.hpp
+    include/deeprec/plan/detail/ready_ops.hpp
+    include/deeprec/plan/detail/span_buffer.hpp
     include/deeprec/plan/detail/stream_dealer.hpp
     include/deeprec/plan/detail/task_store.hpp
+    include/deeprec/plan/detail/tick_clock.hpp
+    include/deeprec/plan/detail/trace_text.hpp
+    include/deeprec/plan/detail/watched_ops.hpp
     include/deeprec/plan/digraph.hpp
     include/deeprec/plan/effects.hpp
     include/deeprec/plan/plan_run.hpp
