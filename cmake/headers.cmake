@@ -306,6 +306,7 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/expression.inl
     include/deeprec/ops/detail/expression_checks.hpp
     include/deeprec/ops/detail/expression_nodes.hpp
+    include/deeprec/ops/detail/expression_operands.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/tile.inl
