@@ -63,7 +63,9 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/gemm/bit_matrix_view.hpp
     include/deeprec/dense/gemm/cuda_cublaslt_gemm.hpp
     include/deeprec/dense/gemm/detail/blocked_signals.hpp
+    include/deeprec/dense/gemm/detail/cuda_cublaslt_operands.hpp
     include/deeprec/dense/gemm/detail/cuda_cublaslt_plan.hpp
+    include/deeprec/dense/gemm/detail/cuda_cublaslt_stopwatch.hpp
     include/deeprec/dense/gemm/detail/gemm_arithmetic.hpp
     include/deeprec/dense/gemm/detail/gemm_borders.hpp
     include/deeprec/dense/gemm/detail/gemm_driver.hpp
@@ -76,6 +78,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/gemm/detail/one_openmp_thread.hpp
     include/deeprec/dense/gemm/detail/onednn_api.hpp
     include/deeprec/dense/gemm/detail/plan_cache.hpp
+    include/deeprec/dense/gemm/detail/row_products.inl
     include/deeprec/dense/gemm/eigen_gemm.hpp
     include/deeprec/dense/gemm/gemm.hpp
     include/deeprec/dense/gemm/gemm_backend.hpp
@@ -99,6 +102,8 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/layers/detail/attention_kernels.hpp
     include/deeprec/dense/layers/detail/dice.inl
     include/deeprec/dense/layers/detail/dice_args.hpp
+    include/deeprec/dense/layers/detail/mlp_shape.hpp
+    include/deeprec/dense/layers/detail/mlp_state.hpp
     include/deeprec/dense/layers/detail/normalize_rows.inl
     include/deeprec/dense/layers/detail/normalize_rows_kernels.hpp
     include/deeprec/dense/layers/dice.hpp
