@@ -43,6 +43,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/io_refusal.hpp
     include/deeprec/data/detail/locked_resource.hpp
     include/deeprec/data/detail/numbers.hpp
+    include/deeprec/data/detail/source_chunks.hpp
     include/deeprec/data/detail/stream_lines.hpp
     include/deeprec/data/detail/text_chunk.hpp
     include/deeprec/data/detail/text_source.hpp
@@ -62,7 +63,9 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/gemm/bit_matrix_view.hpp
     include/deeprec/dense/gemm/cuda_cublaslt_gemm.hpp
     include/deeprec/dense/gemm/detail/blocked_signals.hpp
+    include/deeprec/dense/gemm/detail/cuda_cublaslt_operands.hpp
     include/deeprec/dense/gemm/detail/cuda_cublaslt_plan.hpp
+    include/deeprec/dense/gemm/detail/cuda_cublaslt_stopwatch.hpp
     include/deeprec/dense/gemm/detail/gemm_arithmetic.hpp
     include/deeprec/dense/gemm/detail/gemm_borders.hpp
     include/deeprec/dense/gemm/detail/gemm_driver.hpp
@@ -75,6 +78,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/gemm/detail/one_openmp_thread.hpp
     include/deeprec/dense/gemm/detail/onednn_api.hpp
     include/deeprec/dense/gemm/detail/plan_cache.hpp
+    include/deeprec/dense/gemm/detail/row_products.inl
     include/deeprec/dense/gemm/eigen_gemm.hpp
     include/deeprec/dense/gemm/gemm.hpp
     include/deeprec/dense/gemm/gemm_backend.hpp
@@ -98,6 +102,8 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/layers/detail/attention_kernels.hpp
     include/deeprec/dense/layers/detail/dice.inl
     include/deeprec/dense/layers/detail/dice_args.hpp
+    include/deeprec/dense/layers/detail/mlp_shape.hpp
+    include/deeprec/dense/layers/detail/mlp_state.hpp
     include/deeprec/dense/layers/detail/normalize_rows.inl
     include/deeprec/dense/layers/detail/normalize_rows_kernels.hpp
     include/deeprec/dense/layers/dice.hpp
@@ -120,6 +126,7 @@ set(DEEPREC_HEADERS
     include/deeprec/detail/description_texts.hpp
     include/deeprec/embedding.hpp
     include/deeprec/embedding/batches/detail/bag_passes.hpp
+    include/deeprec/embedding/batches/detail/device_batch_kernels.cuh
     include/deeprec/embedding/batches/detail/device_batches.hpp
     include/deeprec/embedding/batches/detail/divider.hpp
     include/deeprec/embedding/batches/detail/entries.hpp
@@ -141,10 +148,13 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/files/named_table.hpp
     include/deeprec/embedding/files/table_file.hpp
     include/deeprec/embedding/files/table_file_options.hpp
+    include/deeprec/embedding/groups/detail/batch_bounds.hpp
     include/deeprec/embedding/groups/detail/device_group.hpp
+    include/deeprec/embedding/groups/detail/erased_list.hpp
     include/deeprec/embedding/groups/detail/feature_batches.hpp
     include/deeprec/embedding/groups/detail/features.hpp
     include/deeprec/embedding/groups/detail/group_calls.hpp
+    include/deeprec/embedding/groups/detail/numbered_pieces.hpp
     include/deeprec/embedding/groups/detail/step_features.hpp
     include/deeprec/embedding/groups/detail/update_work.hpp
     include/deeprec/embedding/groups/feature_group.hpp
@@ -174,6 +184,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/growing/growing_table.hpp
     include/deeprec/embedding/growing/key_index.hpp
     include/deeprec/embedding/growing/key_map.hpp
+    include/deeprec/embedding/kernels/device/device_chunks.hpp
     include/deeprec/embedding/kernels/device/device_fold.hpp
     include/deeprec/embedding/kernels/device/device_pool.hpp
     include/deeprec/embedding/kernels/device/device_rows.hpp
@@ -192,6 +203,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/host/pool_rows.inl
     include/deeprec/embedding/kernels/host/pool_rules.hpp
     include/deeprec/embedding/kernels/host/resolution.hpp
+    include/deeprec/embedding/kernels/host/resolve_batch.hpp
     include/deeprec/embedding/kernels/host/row_codec.inl
     include/deeprec/embedding/kernels/host/row_groups.hpp
     include/deeprec/embedding/kernels/host/row_panels.inl
@@ -217,6 +229,8 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/tables/separate_state.hpp
     include/deeprec/embedding/tables/split_bf16_rows.hpp
     include/deeprec/embedding/tables/table_view.hpp
+    include/deeprec/embedding/training/detail/device_positions.hpp
+    include/deeprec/embedding/training/detail/device_row_step.hpp
     include/deeprec/embedding/training/detail/device_update.hpp
     include/deeprec/embedding/training/detail/gather_gradients.hpp
     include/deeprec/embedding/training/detail/position_dots.inl
@@ -237,12 +251,14 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/detail/affinity.hpp
     include/deeprec/exec/detail/bulk_board.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
+    include/deeprec/exec/detail/task_threads.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
     include/deeprec/exec/thread_pool.hpp
     include/deeprec/graph.hpp
     include/deeprec/graph/ir/flat_graph.hpp
     include/deeprec/graph/ir/graph_adaptor.hpp
+    include/deeprec/graph/ir/op_info.hpp
     include/deeprec/graph/passes/apply_cut.hpp
     include/deeprec/graph/passes/detail/cut_problem.hpp
     include/deeprec/graph/passes/detail/cut_rewriter.hpp
@@ -250,6 +266,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/passes/detail/cut_words.hpp
     include/deeprec/graph/passes/detail/list_stages.hpp
     include/deeprec/graph/passes/detail/max_flow.hpp
+    include/deeprec/graph/passes/detail/stage_pairs.hpp
     include/deeprec/graph/passes/detail/stage_region.hpp
     include/deeprec/graph/passes/explain_cut.hpp
     include/deeprec/graph/passes/smart_stage.hpp
@@ -259,10 +276,13 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/graph_words.hpp
     include/deeprec/graph/step/detail/lane_plan.hpp
     include/deeprec/graph/step/detail/lane_run.hpp
+    include/deeprec/graph/step/detail/op_checks.hpp
     include/deeprec/graph/step/detail/staged_run.hpp
     include/deeprec/graph/step/detail/step_core.hpp
+    include/deeprec/graph/step/detail/step_inputs.hpp
     include/deeprec/graph/step/detail/step_layout.hpp
     include/deeprec/graph/step/detail/step_nodes.hpp
+    include/deeprec/graph/step/detail/step_values.hpp
     include/deeprec/graph/step/lane_steps.hpp
     include/deeprec/graph/step/staged_options.hpp
     include/deeprec/graph/step/staged_program.hpp
@@ -299,6 +319,7 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/expression.inl
     include/deeprec/ops/detail/expression_checks.hpp
     include/deeprec/ops/detail/expression_nodes.hpp
+    include/deeprec/ops/detail/expression_operands.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/tile.inl
@@ -334,9 +355,11 @@ set(DEEPREC_HEADERS
     include/deeprec/pipeline.hpp
     include/deeprec/pipeline/depth_controller.hpp
     include/deeprec/pipeline/detail/edge.hpp
+    include/deeprec/pipeline/detail/item_clock.hpp
     include/deeprec/pipeline/detail/item_types.hpp
     include/deeprec/pipeline/detail/run.hpp
     include/deeprec/pipeline/detail/segment.hpp
+    include/deeprec/pipeline/detail/segment_run.hpp
     include/deeprec/pipeline/pipeline.hpp
     include/deeprec/pipeline/pipeline_options.hpp
     include/deeprec/pipeline/stages.hpp
@@ -344,8 +367,14 @@ set(DEEPREC_HEADERS
     include/deeprec/plan.hpp
     include/deeprec/plan/cuda_stream_pool.hpp
     include/deeprec/plan/detail/operand_bytes.hpp
+    include/deeprec/plan/detail/plan_timers.hpp
+    include/deeprec/plan/detail/ready_ops.hpp
+    include/deeprec/plan/detail/span_buffer.hpp
     include/deeprec/plan/detail/stream_dealer.hpp
     include/deeprec/plan/detail/task_store.hpp
+    include/deeprec/plan/detail/tick_clock.hpp
+    include/deeprec/plan/detail/trace_text.hpp
+    include/deeprec/plan/detail/watched_ops.hpp
     include/deeprec/plan/digraph.hpp
     include/deeprec/plan/effects.hpp
     include/deeprec/plan/plan_run.hpp
@@ -357,6 +386,8 @@ set(DEEPREC_HEADERS
     include/deeprec/queue/detail/index_stack.hpp
     include/deeprec/queue/detail/polling_waits.hpp
     include/deeprec/queue/detail/slot_ring.hpp
+    include/deeprec/queue/detail/spsc_room.hpp
+    include/deeprec/queue/detail/staging_core.hpp
     include/deeprec/queue/event_count.hpp
     include/deeprec/queue/mpmc_ring.hpp
     include/deeprec/queue/packed_batch.hpp
@@ -366,14 +397,18 @@ set(DEEPREC_HEADERS
     include/deeprec/queue/spsc_ring.hpp
     include/deeprec/queue/staging_pool.hpp
     include/deeprec/queue/staging_queue.hpp
+    include/deeprec/queue/taken_item.hpp
     include/deeprec/queue/wait_strategies.hpp
     include/deeprec/queue/waiting_room.hpp
     include/deeprec/schedule.hpp
     include/deeprec/schedule/detail/as_status.hpp
     include/deeprec/schedule/detail/chunk_schedule.hpp
     include/deeprec/schedule/detail/chunk_sum.hpp
+    include/deeprec/schedule/detail/first_failure.hpp
+    include/deeprec/schedule/detail/micro_stages.hpp
     include/deeprec/schedule/detail/resource_threads.hpp
     include/deeprec/schedule/detail/type_name.hpp
+    include/deeprec/schedule/detail/window_shard.hpp
     include/deeprec/schedule/micro_batch.hpp
     include/deeprec/schedule/micro_chunk.hpp
     include/deeprec/schedule/stale_loop.hpp

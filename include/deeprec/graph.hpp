@@ -3,6 +3,7 @@
 
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/ir/graph_adaptor.hpp>
+#include <deeprec/graph/ir/op_info.hpp>
 #include <deeprec/graph/passes/apply_cut.hpp>
 #include <deeprec/graph/passes/explain_cut.hpp>
 #include <deeprec/graph/passes/smart_stage.hpp>

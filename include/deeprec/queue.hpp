@@ -10,5 +10,6 @@
 #include <deeprec/queue/spsc_ring.hpp>
 #include <deeprec/queue/staging_pool.hpp>
 #include <deeprec/queue/staging_queue.hpp>
+#include <deeprec/queue/taken_item.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
 #include <deeprec/queue/waiting_room.hpp>

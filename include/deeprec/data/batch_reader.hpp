@@ -16,9 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <memory_resource>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,10 +28,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/result.hpp>
-#include <deeprec/data/detail/file_kind.hpp>
-#include <deeprec/data/detail/grow_array.hpp>
-#include <deeprec/data/detail/locked_resource.hpp>
-#include <deeprec/data/detail/stream_lines.hpp>
+#include <deeprec/data/detail/source_chunks.hpp>
 #include <deeprec/data/detail/text_chunk.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -73,19 +68,14 @@ class batch_reader {
  public:
   batch_reader(const context<Executor>& ctx, Format format, std::vector<detail::text_source> sources,
                const reader_options& options)
-      : format_(std::move(format)), context_(ctx), options_(options), sources_(std::move(sources)) {
-    const index_t flight = options_.chunks_in_flight > 0
-                               ? options_.chunks_in_flight
-                               : 4 * static_cast<index_t>(context_.executor->concurrency());
-    options_.chunk_bytes = std::clamp<index_t>(options_.chunk_bytes, 1, index_t{1} << 30);
-    options_.longest_line = std::clamp<index_t>(options_.longest_line, 1, index_t{1} << 30);
-    const auto memory = std::make_shared<detail::locked_resource>(ctx.memory);
-    chunks_.reserve(static_cast<std::size_t>(flight));
-    for (index_t i = 0; i < flight; ++i) {
-      chunks_.emplace_back(memory).rows.reshape(format_.shape());
-    }
-    parts_.reserve(static_cast<std::size_t>(flight));
-    layouts_.resize(sources_.size());
+      : context_(ctx),
+        batches_(options.batches),
+        chunks_(std::move(format), std::move(sources),
+                {options.chunk_bytes, options.longest_line, options.on_malformed},
+                options.chunks_in_flight > 0 ? options.chunks_in_flight
+                                             : 4 * static_cast<index_t>(ctx.executor->concurrency()),
+                ctx.memory) {
+    parts_.reserve(static_cast<std::size_t>(chunks_.most()));
   }
 
   /// Fills the batch with the next rows, max_rows of them unless the input ends or a bad line comes
@@ -114,7 +104,7 @@ class batch_reader {
     try {
 #endif
       refusal = detail::or_out_of_memory([&]() -> status {
-        batch.reshape(format_.shape());
+        batch.reshape(chunks_.format().shape());
         return fill_batch(batch, max_rows);
       });
 #if DEEPREC_EXCEPTIONS
@@ -124,10 +114,10 @@ class batch_reader {
 #endif
     batch.drop_row();
     rows_ += batch.rows();
-    if (batch.rows() > 0 || (refusal.ok() && fault_.ok())) return batch.rows();
-    if (!refusal) return refusal_in(refusal, source_);
-    close_through(source_);
-    return refusal_in(fault_, fault_source_);
+    if (batch.rows() > 0 || (refusal.ok() && chunks_.fault().ok())) return batch.rows();
+    if (!refusal) return chunks_.in_source(refusal, chunks_.next_source());
+    chunks_.close_through(chunks_.next_source());
+    return chunks_.in_source(chunks_.fault(), chunks_.fault_source());
   }
 
   /// Bad lines skipped so far (with malformed::drop), up to the chunk that the last row came from.
@@ -148,16 +138,19 @@ class batch_reader {
   /// Adds rows to the batch until it is full, the input ends, or a fault comes, which stays; or
   /// out_of_memory, after which the next call goes on where this one ended.
   status fill_batch(sparse_batch& batch, index_t max_rows) {
-    while (batch.rows() < max_rows && fault_.ok()) {
-      if (head_ == filled_) {
-        if (batch.rows() > 0 && options_.batches == stream_batches::arrived && stream_is_next()) break;
-        if (const status s = refill(); !s) return s;
-        if (filled_ == 0) break;
+    while (batch.rows() < max_rows && chunks_.fault().ok()) {
+      if (head_ == chunks_.filled()) {
+        if (batch.rows() > 0 && batches_ == stream_batches::arrived && chunks_.stream_is_next()) break;
+        head_ = 0;
+        loaded_ = false;
+        if (const status s = chunks_.refill(); !s) return s;
+        if (chunks_.filled() == 0) break;
       }
       if (!loaded_) {
-        context_.executor->parallel_for(filled_, index_t{1}, [this](index_t begin, index_t end, int) {
-          for (index_t i = begin; i < end; ++i) load(chunks_[static_cast<std::size_t>(i)]);
-        });
+        context_.executor->parallel_for(chunks_.filled(), index_t{1},
+                                        [this](index_t begin, index_t end, int) {
+                                          for (index_t i = begin; i < end; ++i) chunks_.load(chunks_[i]);
+                                        });
         loaded_ = true;
       }
       if (const status s = take(batch, max_rows); !s) return s;
@@ -165,181 +158,12 @@ class batch_reader {
     return {};
   }
 
-  /// The fault with the name of its source, where there is memory for that.
-  fault refusal_in(const status& why, index_t source) const {
-    const auto at = static_cast<std::size_t>(source);
-    std::string name;
-    (void)detail::or_out_of_memory([&]() -> status {
-      if (at < sources_.size()) name = sources_[at].name();
-      return {};
-    });
-    return {why, std::move(name)};
-  }
-
-  /// Chooses the next chunks, and reads those of a stream. There are none at the end of the input, or where
-  /// the next source is refused (then the fault is set).
-  status refill() {
-    close_through(source_ - 1);
-    head_ = filled_ = 0;
-    loaded_ = false;
-    const auto flight = static_cast<index_t>(chunks_.size());
-    while (filled_ < flight && source_ < static_cast<index_t>(sources_.size())) {
-      if (filled_ > 0 && stream_is_next()) break;
-      detail::text_source& from = sources_[static_cast<std::size_t>(source_)];
-      if (!entered_) {
-        if (const status s = enter(from); !s) {
-          from.close();
-          if (filled_ > 0) break;  // refused again behind the chunks in flight
-          return refused(s);
-        }
-        entered_ = true;
-      }
-      if (from.is_stream()) {
-        if (!stream_.waiting()) {  // else the format threw where it should detect the layout
-          if (const status s = stream_.fill(from, chunks_.front().buffer, stream_limits()); !s)
-            return refused(s);
-        }
-        if (stream_.waiting()) {
-          const std::string_view begin(chunks_.front().buffer.data(),
-                                       static_cast<std::size_t>(stream_.held()));
-          if (number_ == 0) {
-            if (const status s = detail::expect_text(begin); !s) return refused(s);
-          }
-          share_out();
-          stream_.taken();
-          break;
-        }
-        if (!stream_.end()) return refused(stream_.end());
-        from.close();
-        leave();
-        continue;
-      }
-      if (number_ * options_.chunk_bytes >= from.size()) {
-        const bool awaited = filled_ > 0 && chunks_[static_cast<std::size_t>(filled_) - 1].source == source_;
-        if (!awaited) from.close();  // an empty file: many may follow in sequence
-        leave();
-        continue;
-      }
-      detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_++)];
-      chunk.source = source_;
-      chunk.number = number_++;
-    }
-    return {};
-  }
-
-  void leave() noexcept {
-    ++source_;
-    number_ = 0;
-    entered_ = false;
-  }
-
-  /// Sets the fault of the next source; out_of_memory is returned instead.
-  status refused(const status& why) noexcept {
-    if (why.code() == errc::out_of_memory) return why;
-    fault_ = why;
-    fault_source_ = source_;
-    return {};
-  }
-
-  [[nodiscard]] bool stream_is_next() const noexcept {
-    return source_ < static_cast<index_t>(sources_.size()) &&
-           sources_[static_cast<std::size_t>(source_)].is_stream();
-  }
-
-  void close_through(index_t last) {
-    for (; closed_ <= last && closed_ < static_cast<index_t>(sources_.size()); ++closed_) {
-      sources_[static_cast<std::size_t>(closed_)].close();
-    }
-  }
-
-  /// Opens the next source and detects its layout from its first line, read into the buffer of the next
-  /// chunk.
-  status enter(detail::text_source& from) {
-    if (const status s = from.open(); !s) return s;
-    if (from.is_stream()) {
-      stream_.restart();
-      return {};
-    }
-    std::string_view head = from.text();
-    detail::grow_array<char>& buffer = chunks_[static_cast<std::size_t>(filled_)].buffer;
-    const index_t most = (std::min)(from.size(), detail::head_bytes(options_.longest_line));
-    for (index_t held = 0; !from.in_memory() && held < most;) {
-      const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
-      if (!buffer.reserve(wanted, held)) {
-        return {errc::out_of_memory, "the memory resource must provide room for the first line (it refused)"};
-      }
-      if (const status s = from.read(held, buffer.data() + held, wanted - held); !s) return s;
-      head = {buffer.data(), static_cast<std::size_t>(wanted)};
-      if (head.find('\n', static_cast<std::size_t>(held)) != std::string_view::npos) break;
-      held = wanted;
-    }
-    if (const status s = detail::expect_text(head); !s) return s;
-    layouts_[static_cast<std::size_t>(source_)] =
-        format_.detect(detail::head_line(head, options_.longest_line));
-    return {};
-  }
-
-  [[nodiscard]] detail::stream_lines::limits stream_limits() const noexcept {
-    return {options_.chunk_bytes, options_.chunk_bytes * static_cast<index_t>(chunks_.size()),
-            options_.longest_line};
-  }
-
-  /// Gives the lines of a stream that have arrived to chunks, about as many bytes to each.
-  void share_out() {
-    const index_t bytes = stream_.bytes();
-    const char* const text = chunks_.front().buffer.data();
-    if (number_ == 0) {
-      layouts_[static_cast<std::size_t>(source_)] =
-          format_.detect(detail::head_line({text, static_cast<std::size_t>(bytes)}, options_.longest_line));
-    }
-    const index_t pieces =
-        (std::min)((bytes - 1) / options_.chunk_bytes + 1, static_cast<index_t>(chunks_.size()));
-    const index_t least = (bytes - 1) / pieces + 1;  // bytes of all but the last
-    for (index_t begin = 0; begin < bytes;) {
-      index_t end = bytes;
-      if (bytes - begin > least) {
-        const index_t from = begin + least - 1;
-        const void* found = std::memchr(text + from, '\n', static_cast<std::size_t>(bytes - from));
-        if (found != nullptr) end = static_cast<const char*>(found) - text + 1;
-      }
-      detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_++)];
-      chunk.lines = {text + begin, static_cast<std::size_t>(end - begin)};
-      chunk.source = source_;
-      chunk.number = number_++;
-      begin = end;
-    }
-  }
-
-  void load(detail::text_chunk& chunk) const {
-    const detail::text_source& from = sources_[static_cast<std::size_t>(chunk.source)];
-    const auto& layout = layouts_[static_cast<std::size_t>(chunk.source)];
-    chunk.state = {};
-    chunk.used = 0;
-    chunk.counted = false;
-    chunk.log = line_log(options_.on_malformed, options_.longest_line);
-    chunk.rows.reshape(format_.shape());
-    std::string_view text = from.is_stream()
-                                ? chunk.lines
-                                : detail::load_lines(from, chunk.number * options_.chunk_bytes,
-                                                     options_.chunk_bytes, options_.longest_line, chunk);
-    if (!chunk.state) return;
-    if (chunk.number == 0) {
-      text.remove_prefix(detail::byte_order_mark(text));
-      if (layout.has_header) {
-        const std::size_t end = text.find('\n');
-        text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-        chunk.log.count_lines(1);
-      }
-    }
-    chunk.state = format_.parse(layout, text, chunk.rows, chunk.log);
-  }
-
   /// Copies rows of parsed chunks to the batch, until it has max_rows. They are taken once they are copied.
   status take(sparse_batch& batch, index_t max_rows) {
-    detail::text_chunk& first = chunks_[static_cast<std::size_t>(head_)];
+    detail::text_chunk& first = chunks_[head_];
     if (first.state.code() == errc::out_of_memory && first.used >= first.rows.rows()) {
       const index_t used = first.used;  // its rows so far
-      load(first);
+      chunks_.load(first);
       first.used = used;
       if (first.state.code() == errc::out_of_memory && used >= first.rows.rows()) return first.state;
     }
@@ -348,8 +172,8 @@ class batch_reader {
     index_t more = 0;  // rows of the chunk there
     bool ends = false;
     parts_.clear();
-    while (head < filled_ && wanted > 0) {
-      detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(head)];
+    while (head < chunks_.filled() && wanted > 0) {
+      detail::text_chunk& chunk = chunks_[head];
       if (!chunk.counted) count(chunk);
       const index_t left = chunk.rows.rows() - chunk.used;
       more = (std::min)(left, wanted);
@@ -372,12 +196,11 @@ class batch_reader {
       batch.commit_parts(parts);
     }
     head_ = head;
-    if (head == filled_) return {};
-    detail::text_chunk& chunk = chunks_[static_cast<std::size_t>(head)];
+    if (head == chunks_.filled()) return {};
+    detail::text_chunk& chunk = chunks_[head];
     chunk.used += more;
     if (ends && chunk.state.code() != errc::out_of_memory) {
-      fault_ = chunk_fault_;
-      fault_source_ = chunk.source;
+      chunks_.end_at(chunk_fault_, chunk.source);
     }
     return {};
   }
@@ -387,7 +210,7 @@ class batch_reader {
   void count(detail::text_chunk& chunk) {
     if (chunk.state.code() == errc::out_of_memory) return;
     const index_t before = chunk.number == 0 ? 0 : lines_;
-    const detail::text_source& source = sources_[static_cast<std::size_t>(chunk.source)];
+    const detail::text_source& source = chunks_.source(chunk.source);
     chunk_fault_ = chunk.state;
     if (chunk.state.code() == errc::parse_error) {
       chunk_fault_ = source.became_shorter()
@@ -402,29 +225,18 @@ class batch_reader {
     chunk.counted = true;
   }
 
-  Format format_;
   context<Executor> context_;
-  reader_options options_;
-  std::vector<detail::text_source> sources_;
-  std::vector<typename Format::layout> layouts_;
-  std::vector<detail::text_chunk> chunks_;
+  stream_batches batches_;
+  detail::source_chunks<Format> chunks_;
   std::vector<sparse_batch::part> parts_;
-  status fault_;        // reported by every further call
   status chunk_fault_;  // of the chunk at the head
   std::optional<fault> first_skipped_;
-  index_t fault_source_ = 0;
-  index_t head_ = 0;  // chunks [head_, filled_) still hold rows
-  index_t filled_ = 0;
-  index_t source_ = 0;    // source of the next chunk to read
-  index_t number_ = 0;    // number of that chunk
-  bool entered_ = false;  // that source is open, and its layout is known
-  bool loaded_ = false;   // the chunks are parsed
-  index_t closed_ = 0;    // sources closed so far
-  index_t lines_ = 0;     // lines of the current source before the head
+  index_t head_ = 0;     // chunks from here on still hold rows
+  bool loaded_ = false;  // the chunks are parsed
+  index_t lines_ = 0;    // lines of the current source before the head
   index_t skipped_ = 0;
   index_t ignored_ = 0;
   index_t rows_ = 0;
-  detail::stream_lines stream_;  // of the source, where it is a stream
 };
 
 namespace detail {

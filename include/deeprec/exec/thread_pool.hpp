@@ -16,20 +16,13 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <concepts>
-#include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <stop_token>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -44,6 +37,7 @@
 #include <deeprec/exec/detail/affinity.hpp>
 #include <deeprec/exec/detail/bulk_board.hpp>
 #include <deeprec/exec/detail/cpu_quota.hpp>
+#include <deeprec/exec/detail/task_threads.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -121,17 +115,10 @@ class thread_pool {
       leave_alone();
       return;
     }
-    stop_tasks_.request_stop();
-    {
-      std::unique_lock lock(task_mutex_);
-      task_done_.wait(lock, [&] { return unfinished_tasks_ == 0; });
-      closing_tasks_ = true;
-    }
-    task_arrived_.notify_all();
-    for (std::thread& thread : task_threads_) thread.join();
+    tasks_.end();
     stop_workers();
 #if DEEPREC_EXCEPTIONS
-    if (task_failure_) {
+    if (tasks_.has_failed()) {
       std::fputs("deeprec::thread_pool: a posted task threw, and wait_tasks() was not called\n", stderr);
     }
 #endif
@@ -219,13 +206,7 @@ class thread_pool {
   /// @error   rethrows; unsupported, thrown, in a child of the pool's process
   void wait_tasks() {
     if (made_in_.is_inherited()) refuse("thread_pool::wait_tasks");
-    std::unique_lock lock(task_mutex_);
-    task_done_.wait(lock, [&] { return unfinished_tasks_ == 0; });
-#if DEEPREC_EXCEPTIONS
-    if (std::exception_ptr failure = std::exchange(task_failure_, nullptr)) {
-      std::rethrow_exception(failure);
-    }
-#endif
+    tasks_.wait();
   }
 
  private:
@@ -236,10 +217,10 @@ class thread_pool {
         processors_(options.oversubscribe
                         ? concurrency_
                         : (std::min)(concurrency_, detail::default_concurrency(cpus_.size(), quota))),
-        task_limit_(options.task_threads > 0 ? static_cast<std::size_t>(options.task_threads) : 0),
         board_(concurrency_ - 1, processors_ - 1,
                detail::default_concurrency(cpus_.size(), quota) > 1 ? options.spin
-                                                                    : std::chrono::microseconds{0}) {
+                                                                    : std::chrono::microseconds{0}),
+        tasks_(options.task_threads > 0 ? static_cast<std::size_t>(options.task_threads) : 0) {
     workers_.reserve(static_cast<std::size_t>(concurrency_ - 1));
 #if DEEPREC_EXCEPTIONS
     try {
@@ -257,13 +238,21 @@ class thread_pool {
   // change. Whatever has a destructor that looks at them is replaced by an empty one, and its memory is not
   // freed.
   void leave_alone() noexcept {
-    const auto empty = []<class T>(T& left) { ::new (static_cast<void*>(&left)) T(); };
-    empty(task_arrived_), empty(task_done_);
-    empty(workers_), empty(task_threads_), empty(tasks_);
+    ::new (static_cast<void*>(&workers_)) std::vector<std::thread>();
+    tasks_.leave_alone();
   }
   [[noreturn]] static void refuse(const char* function) {
     detail::raise(errc::unsupported,
                   std::string(function) + ": must be called in the pool's process (called in a child of it)");
+  }
+
+  template <class Task>
+  status accept(Task&& task, std::stop_token stop, task_handle* handle) {
+    if (made_in_.is_inherited()) {
+      return {errc::unsupported,
+              "thread_pool::post: must be called in the pool's process (called in a child of it)"};
+    }
+    return tasks_.post(std::forward<Task>(task), std::move(stop), handle);
   }
 
   // The pool and the worker number of the current thread.
@@ -296,117 +285,15 @@ class thread_pool {
     for (std::thread& worker : workers_) worker.join();
   }
 
-  // Counts a task. There are never fewer threads than counted tasks, so each has a thread to itself.
-  status reserve_task_thread() {
-    if (made_in_.is_inherited()) {
-      return {errc::unsupported,
-              "thread_pool::post: must be called in the pool's process (called in a child of it)"};
-    }
-    std::lock_guard lock(task_mutex_);
-    if (unfinished_tasks_ == task_threads_.size()) {
-      if (unfinished_tasks_ >= task_limit_) {
-        return {errc::would_block, "thread_pool::post: fewer tasks than task_threads must be running"};
-      }
-#if DEEPREC_EXCEPTIONS
-      try {
-        tasks_.reserve(task_threads_.size() + 1);
-        task_threads_.emplace_back([this] { run_tasks(); });
-      } catch (const std::system_error&) {
-        return {errc::would_block, "thread_pool::post: the system must provide a thread (it refused)"};
-      } catch (const std::bad_alloc&) {
-        return {errc::out_of_memory, "thread_pool::post: a thread must fit in memory (refused)"};
-      }
-#else
-      tasks_.reserve(task_threads_.size() + 1);
-      task_threads_.emplace_back([this] { run_tasks(); });
-#endif
-    }
-    ++unfinished_tasks_;
-    return {};
-  }
-
-  template <class Task>
-  status accept(Task&& task, std::stop_token stop, task_handle* handle) {
-    if (const status s = reserve_task_thread(); !s) return s;
-    runnable_task work;
-#if DEEPREC_EXCEPTIONS
-    try {
-      work = runnable_task(std::forward<Task>(task), std::move(stop), stop_tasks_.get_token(), handle);
-    } catch (const std::bad_alloc&) {
-      task_ended();
-      return {errc::out_of_memory, "thread_pool::post: the task must fit in memory (refused)"};
-    } catch (...) {
-      task_ended();
-      throw;
-    }
-#else
-    work = runnable_task(std::forward<Task>(task), std::move(stop), stop_tasks_.get_token(), handle);
-#endif
-    {
-      std::lock_guard lock(task_mutex_);
-      tasks_.push_back(std::move(work));  // reserve_task_thread made room
-    }
-    task_arrived_.notify_one();
-    return {};
-  }
-
-  void task_ended() {
-    std::lock_guard lock(task_mutex_);
-    if (--unfinished_tasks_ == 0) task_done_.notify_all();
-  }
-
-  void run_tasks() {
-    while (true) {
-      runnable_task work;
-      {
-        std::unique_lock lock(task_mutex_);
-        task_arrived_.wait(lock, [&] { return !tasks_.empty() || closing_tasks_; });
-        if (tasks_.empty()) return;
-        work = std::move(tasks_.back());
-        tasks_.pop_back();
-      }
-#if DEEPREC_EXCEPTIONS
-      try {
-        work();
-      } catch (...) {
-        std::exception_ptr failure = std::current_exception();
-        keep_first(failure);
-      }
-#else
-      work();
-#endif
-      std::lock_guard lock(task_mutex_);
-      if (--unfinished_tasks_ == 0) task_done_.notify_all();
-      work.finish();  // join() returns after the thread is counted as free
-    }
-  }
-
-#if DEEPREC_EXCEPTIONS
-  void keep_first(std::exception_ptr& failure) {
-    std::lock_guard lock(task_mutex_);
-    if (!task_failure_) task_failure_.swap(failure);
-  }
-#endif
-
   const std::vector<int> cpus_;
   const int concurrency_;
   const int processors_;
-  const std::size_t task_limit_;
   const process_mark made_in_;
 
   detail::bulk_board<> board_;
   std::vector<std::thread> workers_;
 
-  // Tasks.
-  std::mutex task_mutex_;
-  std::condition_variable task_arrived_;
-  std::condition_variable task_done_;
-  std::vector<runnable_task> tasks_;  // accepted, not started yet; each has a thread, so in any order
-  std::vector<std::thread> task_threads_;
-  std::stop_source stop_tasks_;
-  std::exception_ptr task_failure_;
-  std::size_t unfinished_tasks_ = 0;  // accepted; never more than task_threads_
-  bool closing_tasks_ = false;
+  detail::task_threads tasks_;
 };
 
 static_assert(BulkExecutor<thread_pool> && TaskExecutor<thread_pool>);

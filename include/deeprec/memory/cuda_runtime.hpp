@@ -74,6 +74,29 @@ struct cuda_runtime {
   static status instantiate(graph_exec& made, graph of) noexcept {
     return cuda_status(cudaGraphInstantiate(&made, of, cudaGraphInstantiateFlagUseNodePriority));
   }
+  /// Makes a graph of what run() enqueues on a stream, and returns the first failure: of run(), else of the
+  /// capture. The capture ends in any case; an exception of run() passes.
+  template <class Run>
+  static status capture(graph_exec& made, stream on, const Run& run) {
+    if (const status s = begin_capture(on); !s) return s;
+    graph recorded{};
+    status ran;
+#if DEEPREC_EXCEPTIONS
+    try {
+      ran = run();
+    } catch (...) {
+      if (end_capture(on, recorded).ok()) end_graph(recorded);
+      throw;
+    }
+#else
+    ran = run();
+#endif
+    const status ended = end_capture(on, recorded);
+    if (ran.ok()) ran = ended;
+    if (ran.ok()) ran = instantiate(made, recorded);
+    if (ended.ok()) end_graph(recorded);
+    return ran;
+  }
   static status launch(graph_exec what, stream on) noexcept { return cuda_status(cudaGraphLaunch(what, on)); }
   static void end_graph(graph dead) noexcept { static_cast<void>(cudaGraphDestroy(dead)); }
   static void end_exec(graph_exec dead) noexcept { static_cast<void>(cudaGraphExecDestroy(dead)); }

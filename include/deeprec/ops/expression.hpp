@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <ranges>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -33,6 +32,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/ops/detail/expression_checks.hpp>
 #include <deeprec/ops/detail/expression_nodes.hpp>
+#include <deeprec/ops/detail/expression_operands.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/places.hpp>
 #include <deeprec/simd/rounding_vectors.hpp>
@@ -49,75 +49,15 @@ namespace expr {
 
 /// An expression of numbers.
 template <class T>
-concept NumberExpression = requires { requires T::gives == yields::numbers; };
+concept NumberExpression = detail::gives_numbers<T>;
 /// An expression of flags.
 template <class T>
 concept FlagExpression = requires { requires T::gives == yields::flags; };
 
 namespace detail {
 
-template <class T>
-concept Number = (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || is_storage<T>;
-
-// Operands of an operation: expressions and plain numbers, one of them an expression.
-template <class... T>
-concept Operands = ((NumberExpression<T> || Number<T>) && ...) && (NumberExpression<T> || ...);
-template <class B, class A>
-concept OperandWith = Operands<A, B>;
-
-template <class T>
-constexpr const T& part(const T& expression) {
-  return expression;
-}
-template <Number T>
-constexpr scalar part(const T& number) {
-  return scalar(static_cast<float>(number));
-}
-
-template <class Op, class... Parts>
-constexpr node<Op, Parts...> node_of(const Parts&... of) {
-  return {parts_of(of...)};
-}
-template <class Op, class... T>
-constexpr auto make(const T&... operands) {
-  return node_of<Op>(part(operands)...);
-}
-
-// These hold where their own assertions do.
-
-// The memory of a leaf outlives the expression: views, and containers that are no temporaries.
-template <class Range>
-constexpr bool lasts() {
-  using plain = std::remove_cvref_t<Range>;
-  static_assert(std::is_lvalue_reference_v<Range> || std::ranges::enable_borrowed_range<plain>,
-                "deeprec::expr: a leaf of a temporary container would dangle. Fix: keep the container in a "
-                "variable, or owned(std::move(values), 1, C) for a matrix that the expression owns.");
-  static_assert(std::ranges::contiguous_range<plain>,
-                "deeprec::expr: a leaf is no contiguous range. Fix: array_view<const T>(data, size), "
-                "matrix_view<const T>(data, rows, columns).");
-  return true;
-}
-template <class Space>
-constexpr bool on_host() {
-  static_assert(reachable_as<Space, host_space>,
-                "deeprec::expr: device memory in an expression. Fix: copy it to the host; expressions have "
-                "no device backend.");
-  return true;
-}
-template <class T>
-constexpr bool holds_numbers() {
-  static_assert(is_storage<T>,
-                "deeprec::expr: an element type without vector loads. Fix: float, bf16 or f16; flags are "
-                "mask(...).");
-  return true;
-}
-template <class Flag>
-const unsigned char* bytes_of_flags(const Flag* data) {
-  static_assert(sizeof(Flag) == 1 && std::is_integral_v<Flag>,
-                "deeprec::expr::mask: the flags are neither bool nor bytes. Fix: array_view<const bool> or "
-                "<const std::uint8_t>.");
-  return reinterpret_cast<const unsigned char*>(data);
-}
+/// Operands of a piece of parallel work, in bytes.
+inline constexpr index_t piece_bytes = index_t{256} << 10;
 
 }  // namespace detail
 
@@ -381,18 +321,6 @@ constexpr auto assign(matrix_view<Out, Space> out, const Value& value) {
                                detail::part(value)};
 }
 
-namespace detail {
-
-template <class T>
-inline constexpr bool is_assignment = false;
-template <class Out, class Value>
-inline constexpr bool is_assignment<assignment<Out, Value>> = true;
-
-/// Operands of a piece of parallel work, in bytes.
-inline constexpr index_t piece_bytes = index_t{256} << 10;
-
-}  // namespace detail
-
 }  // namespace expr
 
 /// Writes every output of the assignments: assign(out, expression), in one pass over all of them.
@@ -424,7 +352,7 @@ inline constexpr index_t piece_bytes = index_t{256} << 10;
 /// @source   operator fusion of DeepRec's graph optimizer; expression templates (Veldhuizen 1995)
 template <class Context, class... Assignments>
 DEEPREC_PER_UNIT status evaluate(Context&& context_or_executor, const Assignments&... assignments) {
-  static_assert(sizeof...(Assignments) > 0 && (expr::detail::is_assignment<Assignments> && ...),
+  static_assert(sizeof...(Assignments) > 0 && (expr::is_assignment<Assignments> && ...),
                 "deeprec::evaluate: takes assignments. Fix: evaluate(ctx, expr::assign(out, expression)).");
   const auto ctx = detail::as_context(context_or_executor);
   const detail::host_call call(ctx, "evaluate");

@@ -30,6 +30,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/cuda/cuda_stream.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
+#include <deeprec/plan/detail/plan_timers.hpp>
 #include <deeprec/plan/stream_plan.hpp>
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/plan/trace_recorder.hpp>
@@ -44,7 +45,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 class cuda_stream_pool {
   using scope = detail::device_scope;
   using graph_key = std::pair<std::uint64_t, std::uint64_t>;  // topology, version
-  enum class timing : unsigned char { none, streams, ops };
+  using timing = detail::plan_timers::timing;
 
  public:
   explicit cuda_stream_pool(int streams, stream_priority priority = stream_priority::normal) {
@@ -56,9 +57,8 @@ class cuda_stream_pool {
     const scope here(device_);
     for (const auto& stream : streams_) static_cast<void>(cuda_runtime::synchronize(stream->get()));
     for (auto& [key, exec] : graphs_) cuda_runtime::end_exec(exec);
-    for (const cudaEvent_t e : events_) cuda_runtime::end_event(e);
-    for (const cudaEvent_t e : timers_) cuda_runtime::end_event(e);
-    for (const cudaEvent_t e : op_timers_) cuda_runtime::end_event(e);
+    events_.clear();
+    timers_.clear();
   }
 
   /// Adds a stream with the given priority; returns its number. Waits until the stream is ready.
@@ -84,7 +84,7 @@ class cuda_stream_pool {
     const scope here(device_);
     if (!here.made().ok()) return here.made();
     if (const status s = take_turn(from); !s) return s;
-    if (const status s = prepare(1); !s) return s;
+    if (const status s = events_.grow(1); !s) return s;
     if (const status s = cuda_runtime::record(events_[0], raw(from)); !s) return s;
     for (int i = 0; i < streams(); ++i) {
       if (i == from) continue;
@@ -101,7 +101,7 @@ class cuda_stream_pool {
   [[nodiscard]] status join(int to = 0) {
     const scope here(device_);
     if (!here.made().ok()) return here.made();
-    if (const status s = prepare(streams_.size()); !s) return s;
+    if (const status s = events_.grow(streams_.size()); !s) return s;
     for (int i = 0; i < streams(); ++i) {
       if (i == to) continue;
       const cudaEvent_t e = events_[static_cast<std::size_t>(i)];
@@ -139,15 +139,15 @@ class cuda_stream_pool {
   /// @threads one at a time
   /// @error   device_error; invalid_value when there was no such run
   [[nodiscard]] status times(std::vector<float>& out) {
-    if (timed_.empty())
+    if (timers_.streams() == 0)
       return {errc::invalid_value, "cuda_stream_pool::times: a plan must run with a timer first"};
     const scope here(device_);
     if (!here.made().ok()) return here.made();
-    std::vector<float> made(timed_.size());
-    for (std::size_t i = 0; i < timed_.size(); ++i) {
-      if (!timed_[i]) continue;
+    std::vector<float> made(timers_.streams());
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (!timers_.was_used(i)) continue;
       if (const status s = cuda_runtime::synchronize(raw(static_cast<int>(i))); !s) return s;
-      if (const status s = cuda_runtime::milliseconds(made[i], timers_[0], timers_[i + 1]); !s) return s;
+      if (const status s = timers_.read_stream(i, made[i]); !s) return s;
     }
     out = std::move(made);
     return {};
@@ -176,26 +176,24 @@ class cuda_stream_pool {
   [[nodiscard]] status add_spans(trace_recorder& trace, const task_plan& names) {
     const scope here(device_);
     if (!here.made().ok()) return here.made();
+    const auto& traced = timers_.ops();
     struct span {
       float begin = 0, end = 0;
     };
-    std::vector<span> spans(traced_.size());
-    for (std::size_t i = 0; i < traced_.size(); ++i) {
-      if (traced_[i].op >= names.size())
+    std::vector<span> spans(traced.size());
+    for (std::size_t i = 0; i < traced.size(); ++i) {
+      if (traced[i].op >= names.size())
         return {errc::shape_mismatch,
                 "cuda_stream_pool::add_spans: the plan must have the ops of the run",
-                {.item = traced_[i].op, .at_most = names.size() - 1}};
-      const cudaEvent_t begin = op_timers_[2 * i], end = op_timers_[2 * i + 1];
-      if (const status s = cuda_runtime::wait_for(end); !s) return s;
-      if (const status s = cuda_runtime::milliseconds(spans[i].begin, timers_[0], begin); !s) return s;
-      if (const status s = cuda_runtime::milliseconds(spans[i].end, timers_[0], end); !s) return s;
+                {.item = traced[i].op, .at_most = names.size() - 1}};
+      if (const status s = timers_.read_op(i, spans[i].begin, spans[i].end); !s) return s;
     }
-    for (std::size_t i = 0; i < traced_.size(); ++i) {
+    for (std::size_t i = 0; i < traced.size(); ++i) {
       const auto at = [&](float ms) {
         return traced_from_ + static_cast<std::int64_t>(1e6 * static_cast<double>(ms));
       };
-      const index_t op = traced_[i].op;
-      trace.add({names.name(op), op, names.bytes(op), traced_[i].stream}, at(spans[i].begin),
+      const index_t op = traced[i].op;
+      trace.add({names.name(op), op, names.bytes(op), traced[i].stream}, at(spans[i].begin),
                 (std::max)(at(spans[i].begin), at(spans[i].end)));
     }
     return {};
@@ -227,7 +225,8 @@ class cuda_stream_pool {
     auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       std::map<graph_key, cudaGraphExec_t> made;  // its node is made before the graph
-      if (const status s = capture(plan, launch, made[key]); !s) return s;
+      const auto enqueued = [&] { return enqueue(plan, launch, timing::none); };
+      if (const status s = cuda_runtime::capture(made[key], raw(0), enqueued); !s) return s;
       graphs_.merge(made);
       found = graphs_.find(key);
     }
@@ -272,40 +271,11 @@ class cuda_stream_pool {
  private:
   [[nodiscard]] cudaStream_t raw(int i) const { return streams_[static_cast<std::size_t>(i)]->get(); }
 
-  // An event may be recorded again once its waits are enqueued: they keep the record that they saw.
-  status prepare(std::size_t events) {
-    events_.reserve(events);  // may throw, so it comes before an event is created
-    while (events_.size() < events) {
-      cudaEvent_t made{};
-      if (const status s = cuda_runtime::make_event(made, false); !s) return s;
-      events_.push_back(made);
-    }
-    return {};
-  }
-  status prepare_timers(std::size_t ops) {
-    traced_.clear();
-    traced_.reserve(ops);
-    op_timers_.reserve(2 * ops);
-    while (op_timers_.size() < 2 * ops) {
-      cudaEvent_t made{};
-      if (const status s = cuda_runtime::make_event(made, true); !s) return s;
-      op_timers_.push_back(made);
-    }
-    timers_.reserve(streams_.size() + 1);
-    while (timers_.size() < streams_.size() + 1) {
-      cudaEvent_t made{};
-      if (const status s = cuda_runtime::make_event(made, true); !s) return s;
-      timers_.push_back(made);
-    }
-    timed_.assign(streams_.size(), false);
-    return {};
-  }
-
   // The last plan ended on stream turn_. Orders later work of stream `on` after it; an event is recorded only
   // here, when the stream changes.
   status take_turn(int on) {
     if (on == turn_) return {};
-    if (const status s = prepare(1); !s) return s;
+    if (const status s = events_.grow(1); !s) return s;
     if (const status s = cuda_runtime::record(events_[0], raw(turn_)); !s) return s;
     if (const status s = cuda_runtime::wait(raw(on), events_[0]); !s) return s;
     turn_ = on;
@@ -329,14 +299,15 @@ class cuda_stream_pool {
               "cuda_stream_pool: the plan must have no more streams than the pool",
               {.value = plan.streams}};
     }
-    if (const status s = prepare(plan.steps.size() + 1); !s) return s;
+    if (const status s = events_.grow(plan.steps.size() + 1); !s) return s;
     status first;
     const auto note = [&](const status& s) {
       if (first.ok()) first = s;
     };
     if (timed != timing::none) {
-      if (const status s = prepare_timers(timed == timing::ops ? plan.steps.size() : 0); !s) return s;
-      note(cuda_runtime::record(timers_[0], raw(0)));
+      const std::size_t ops = timed == timing::ops ? plan.steps.size() : 0;
+      if (const status s = timers_.prepare(streams_.size(), ops); !s) return s;
+      note(timers_.begin(raw(0)));
     }
     // Event 0 marks the start, event op + 1 the end of an op.
     const auto of = [&](index_t op) { return events_[static_cast<std::size_t>(op) + 1]; };
@@ -360,19 +331,15 @@ class cuda_stream_pool {
     for (const stream_plan::step& step : plan.steps) {
       const auto on = raw(step.stream);
       for (const index_t u : step.waits) note(cuda_runtime::wait(on, of(u)));
-      const std::size_t timer = 2 * traced_.size();
-      if (timed == timing::ops) note(cuda_runtime::record(op_timers_[timer], on));
+      if (timed == timing::ops) note(timers_.begin_op(on));
       if (first.ok()) first = start(step);
-      if (timed == timing::ops) {
-        note(cuda_runtime::record(op_timers_[timer + 1], on));
-        traced_.push_back({step.op, step.stream});
-      }
+      if (timed == timing::ops) note(timers_.end_op(step.op, step.stream, on));
       if (step.recorded) note(cuda_runtime::record(of(step.op), on));
     }
     if (timed != timing::none) {
-      for (const stream_plan::step& step : plan.steps) timed_[static_cast<std::size_t>(step.stream)] = true;
-      for (std::size_t i = 0; i < timed_.size(); ++i) {
-        if (timed_[i]) note(cuda_runtime::record(timers_[i + 1], raw(static_cast<int>(i))));
+      for (const stream_plan::step& step : plan.steps) timers_.use(static_cast<std::size_t>(step.stream));
+      for (std::size_t i = 0; i < timers_.streams(); ++i) {
+        if (timers_.was_used(i)) note(timers_.end_stream(i, raw(static_cast<int>(i))));
       }
     }
     for (const index_t u : plan.joins) note(cuda_runtime::wait(raw(0), of(u)));
@@ -382,41 +349,12 @@ class cuda_stream_pool {
     return first;
   }
 
-  template <class Launch>
-  status capture(const stream_plan& plan, Launch&& launch, cudaGraphExec_t& exec) {
-    if (const status s = cuda_runtime::begin_capture(raw(0)); !s) return s;
-    cudaGraph_t graph{};
-    status recorded;
-#if DEEPREC_EXCEPTIONS
-    try {
-      recorded = enqueue(plan, launch, timing::none);
-    } catch (...) {
-      if (cuda_runtime::end_capture(raw(0), graph).ok()) cuda_runtime::end_graph(graph);
-      throw;
-    }
-#else
-    recorded = enqueue(plan, launch, timing::none);
-#endif
-    const status ended =
-        cuda_runtime::end_capture(raw(0), graph);  // also after an error, so that the capture ends
-    status made = recorded.ok() ? ended : recorded;
-    if (made.ok()) made = cuda_runtime::instantiate(exec, graph);
-    if (ended.ok()) cuda_runtime::end_graph(graph);
-    return made;
-  }
-
   int device_ = detail::current_device();
   int turn_ = 0;  // the stream that the last plan ended on
   std::vector<std::unique_ptr<cuda_stream>> streams_;
-  std::vector<cudaEvent_t> events_;
-  std::vector<cudaEvent_t> timers_;  // the start, and the end of each stream
-  std::vector<bool> timed_;
-  struct traced {
-    index_t op;
-    int stream;
-  };
-  std::vector<cudaEvent_t> op_timers_;  // the begin and the end of each op in traced_
-  std::vector<traced> traced_;
+  // An event may be recorded again once its waits are enqueued: they keep the record that they saw.
+  detail::cuda_event_list events_{false};
+  detail::plan_timers timers_;
   std::int64_t traced_from_ = 0;
   std::map<graph_key, cudaGraphExec_t> graphs_;
 };

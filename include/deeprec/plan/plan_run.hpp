@@ -30,7 +30,8 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/core/trace.hpp>
+#include <deeprec/plan/detail/ready_ops.hpp>
+#include <deeprec/plan/detail/watched_ops.hpp>
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/queue/event_count.hpp>
 #include <deeprec/support/scratch_block.hpp>
@@ -56,16 +57,6 @@ class task_error : public error, public std::nested_exception {
 
 namespace detail {
 
-/// The fault of a task, with the op's name in its text.
-inline fault task_fault(const task_plan& plan, index_t op, const status& why) {
-  fault_place place = why.place();
-  std::string text = std::string(plan.name(op)) + ": " + (why.detail() == nullptr ? "" : why.detail());
-  if (why.detail() == nullptr) text.resize(text.size() - 2);
-  if (place.item >= 0) text += " (item " + std::to_string(place.item) + ")";
-  place.item = op;
-  return {status(why.code(), why.detail(), place), std::string(), std::move(text)};
-}
-
 #if DEEPREC_EXCEPTIONS
 /// Throws a task_error with the exception of an op.
 [[noreturn]] inline void throw_task_error(const task_plan& plan, index_t op,
@@ -84,54 +75,6 @@ inline fault task_fault(const task_plan& plan, index_t op, const status& why) {
   }
 }
 #endif
-
-/// Reports ops that follow each other on one thread; the last one ends with the scope.
-class op_spans {
- public:
-  op_spans(const task_plan& plan, trace_sink* sink) noexcept : plan_(plan), sink_(sink) {}
-  op_spans(const op_spans&) = delete;
-  op_spans& operator=(const op_spans&) = delete;
-  ~op_spans() { end(); }
-  void begin(index_t op) noexcept {
-    if (sink_ == nullptr) return;
-    traced_op& begun = ops_[now_ == 0 ? 1 : 0];
-    begun = {plan_.name(op), op, plan_.bytes(op), -1};
-    if (now_ < 0) {
-      sink_->begin_op(begun);
-    } else {
-      sink_->next_op(ops_[now_], begun);
-    }
-    now_ = now_ == 0 ? 1 : 0;
-  }
-  void end() noexcept {
-    if (now_ >= 0) sink_->end_op(ops_[now_]);
-    now_ = -1;
-  }
-
- private:
-  const task_plan& plan_;
-  trace_sink* sink_;
-  traced_op ops_[2];  // the one that runs, and the next
-  int now_ = -1;
-};
-
-// Every task of a row with its span, and a look at the stop token before it; false: failed, or stopped with
-// failure.why ok.
-inline bool run_watched(const environment& env, op_spans& spans, row_runner run, const task_row& row,
-                        row_failure& failure) {
-  for (index_t i = 0; i < row.count; ++i) {
-    failure.at = i;
-    if (env.stop != nullptr && env.stop->stop_requested()) return false;
-    spans.begin(row.ops[i]);
-    row_failure of_one;
-    // An exception leaves failure.at as it is: the op that threw.
-    if (!run({row.states + i, row.ops + i, 1, row.step, row.function}, of_one)) {
-      failure.why = of_one.why;
-      return false;
-    }
-  }
-  return true;
-}
 
 }  // namespace detail
 
@@ -208,7 +151,6 @@ class plan_run {
         missing_(block_.take<number>(plan.size())),
         ready_(block_.take<number>(plan.size())) {
     for (number& n : missing_) ::new (&n) number(0);
-    for (number& n : ready_) ::new (&n) number(none);
   }
   plan_run(const plan_run&) = delete;
   plan_run& operator=(const plan_run&) = delete;
@@ -219,9 +161,9 @@ class plan_run {
   template <class C>
   friend result<void> run_on(C&& on, plan_run& run, void* step);
 
-  using number = std::atomic<std::int32_t>;
+  using number = detail::ready_ops::number;
   using clock = std::chrono::steady_clock;
-  static constexpr std::int32_t none = -1;
+  static constexpr std::int32_t none = detail::ready_ops::none;
   static constexpr int most_calls_back = 4;  // nested in each other
 
   template <class Number>
@@ -238,16 +180,13 @@ class plan_run {
     failed_at_.store((std::numeric_limits<std::int32_t>::max)(), std::memory_order_relaxed);
     stopped_.store(false, std::memory_order_relaxed);
     left_.store(0, std::memory_order_relaxed);
-    head_.store(0, std::memory_order_relaxed);
+    ready_.restart();
     remaining_.store(static_cast<std::int32_t>(n), std::memory_order_relaxed);
-    std::int32_t first = 0;
-    for (index_t p = 0; p < n; ++p) ready_[index(p)].store(none, std::memory_order_relaxed);
     for (const std::int32_t v : plan_->order()) {
       const auto needs = static_cast<std::int32_t>(plan_->indegree(v));
       missing_[index(v)].store(needs, std::memory_order_relaxed);
-      if (needs == 0) ready_[index(first++)].store(v, std::memory_order_relaxed);
+      if (needs == 0) ready_.add(v, std::memory_order_relaxed);
     }
-    tail_.store(first, std::memory_order_relaxed);
     if (n > 0) call_in((std::min)(index_t{executor.concurrency()}, n), executor, 0);
     // Where an executor called no body of the caller's own: what is left.
     if (remaining_.load(std::memory_order_acquire) != 0) work(executor, 0, true);
@@ -271,7 +210,7 @@ class plan_run {
   void work(E& executor, int depth, bool is_caller) {
     std::int32_t mine = none;
     while (true) {
-      if (mine == none) mine = claim();
+      if (mine == none) mine = ready_.claim();
       if (mine == none) mine = wait(is_caller && depth == 0);
       if (mine == none) {
         // relaxed: a hint
@@ -283,21 +222,8 @@ class plan_run {
     }
   }
 
-  // The next ready op; none where there is none now.
-  std::int32_t claim() noexcept {
-    const auto n = static_cast<std::int32_t>(plan_->size());
-    std::int32_t at = head_.load(std::memory_order_relaxed);
-    while (at < n) {
-      const std::int32_t op = ready_[index(at)].load(std::memory_order_acquire);  // with publish()
-      if (op == none) return none;
-      // relaxed: the op's number was acquired, and each place is taken once
-      if (head_.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) return op;
-    }
-    return none;
-  }
   void publish(std::int32_t op) noexcept {
-    const std::int32_t at = tail_.fetch_add(1, std::memory_order_relaxed);
-    ready_[index(at)].store(op, std::memory_order_release);
+    ready_.add(op, std::memory_order_release);
     changed_.notify_one();
   }
 
@@ -310,7 +236,7 @@ class plan_run {
       const auto give_up = clock::now() + spin_;
       do {
         for (int i = 0; i < 32; ++i) {
-          if (const std::int32_t op = claim(); op != none || ended()) return op;
+          if (const std::int32_t op = ready_.claim(); op != none || ended()) return op;
 #if DEEPREC_X86
           __builtin_ia32_pause();
 #endif
@@ -319,14 +245,14 @@ class plan_run {
     }
     while (may_sleep) {
       const auto key = changed_.prepare();
-      const std::int32_t op = claim();
+      const std::int32_t op = ready_.claim();
       if (op != none || ended()) {
         changed_.cancel();
         return op;
       }
       changed_.wait(key);
     }
-    return claim();
+    return ready_.claim();
   }
 
   void execute(std::int32_t op) {
@@ -417,15 +343,13 @@ class plan_run {
   const std::chrono::microseconds spin_;
   detail::scratch_block block_;
   std::span<number> missing_;  // of an op: predecessors that have not ended
-  std::span<number> ready_;    // ops in the order in which they became ready; none: not yet
+  detail::ready_ops ready_;
   const environment* env_ = nullptr;
   void* step_ = nullptr;
   status why_;
   std::exception_ptr thrown_;
   std::mutex mutex_;
   event_count<> changed_;
-  alignas(64) number head_{0};
-  alignas(64) number tail_{0};
   alignas(64) number remaining_{0};
   std::atomic<int> left_{0};
   alignas(64) number failed_at_{0};

@@ -15,11 +15,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <memory_resource>
 #include <mutex>
 #include <new>
@@ -28,7 +25,6 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -36,88 +32,13 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/trace.hpp>
+#include <deeprec/plan/detail/span_buffer.hpp>
+#include <deeprec/plan/detail/tick_clock.hpp>
+#include <deeprec/plan/detail/trace_text.hpp>
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/support/scratch_block.hpp>
 
-#if DEEPREC_X86
-#  include <cpuid.h>
-#endif
-
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
-
-/// The cheapest clock: the processor's counter where it runs at one speed on all cores (8 ns to read), else
-/// std::chrono::steady_clock (25 ns). Its unit is known by comparison with steady_clock only.
-class tick_clock {
- public:
-  [[nodiscard]] static std::int64_t steady() noexcept {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-  [[nodiscard]] std::int64_t now() const noexcept {
-#if DEEPREC_X86
-    if (counter_) [[likely]]
-      return static_cast<std::int64_t>(__builtin_ia32_rdtsc());
-#endif
-    return steady();
-  }
-  [[nodiscard]] bool is_counter() const noexcept { return counter_; }
-
- private:
-  static bool has_counter() noexcept {
-#if DEEPREC_X86
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid(0x80000007U, &a, &b, &c, &d) != 0 && (d >> 8 & 1U) != 0;
-#else
-    return false;
-#endif
-  }
-  bool counter_ = has_counter();
-};
-
-/// The number of this thread among all that asked; never used again.
-inline std::uint64_t thread_number() noexcept {
-  static std::atomic<std::uint64_t> given{0};
-  thread_local const std::uint64_t mine = given.fetch_add(1, std::memory_order_relaxed) + 1;
-  return mine;
-}
-
-/// A string as JSON, with its quotes. Bytes above 127 pass through: names are UTF-8.
-inline void append_json(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (code < 0x20 || code == 0x7f) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", code);
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
-
-/// |b - a|: no difference is too large for it.
-constexpr std::uint64_t time_between(std::int64_t a, std::int64_t b) noexcept {
-  const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
-  return a < b ? y - x : x - y;
-}
-
-/// Nanoseconds as microseconds with three decimals.
-inline void append_microseconds(std::string& out, bool negative, std::uint64_t ns) {
-  char number[32];
-  std::snprintf(number, sizeof(number), "%s%llu.%03llu", negative ? "-" : "",
-                static_cast<unsigned long long>(ns / 1000), static_cast<unsigned long long>(ns % 1000));
-  out += number;
-}
-
-}  // namespace detail
 
 struct trace_options {
   int threads = 16;         ///< the most that record
@@ -179,8 +100,8 @@ class trace_recorder final : public trace_sink {
     buffer* const mine = mine_or_null();
     if (mine == nullptr) return drop();
     const std::int64_t now = clock_.now();
-    close(*mine, now);
-    open(*mine, begun, now);
+    mine->close(now);
+    mine->open(begun, now);
   }
 
   /// The name of the calling thread in the JSON, at most 31 bytes; else "thread 0", "thread 1", ...
@@ -353,31 +274,14 @@ class trace_recorder final : public trace_sink {
   }
 
  private:
-  static constexpr int deepest = 62;
+  using record = detail::span_record;
+  using buffer = detail::span_buffer;
+
   // Of the JSON: threads first, then streams.
   [[nodiscard]] int line_of(const trace_span& s) const noexcept {
     return s.thread >= 0 ? s.thread : static_cast<int>(buffers_.size()) + s.stream;
   }
 
-  struct record {
-    const char* name = nullptr;
-    std::int64_t begin = 0;
-    std::atomic<std::int64_t> end{0};  // 0: it has not ended
-    index_t bytes = 0;
-    std::int32_t op = -1;
-    std::int16_t stream = -1;
-    std::int16_t depth = 0;
-  };
-  // Written by one thread.
-  struct alignas(64) buffer {
-    std::atomic<std::uint64_t> owner{0};  // thread_number()
-    std::span<record> spans;
-    std::atomic<index_t> used{0};
-    std::atomic<std::uint64_t> dropped{0};
-    int depth = 0;
-    std::array<std::int32_t, deepest> open{};  // spans that have begun; -1: dropped
-    std::array<char, 32> name{};
-  };
   // The buffer that this thread used last, and whose it is.
   struct last_used {
     std::uint64_t recorder = 0;
@@ -431,40 +335,12 @@ class trace_recorder final : public trace_sink {
   void open(const traced_op& op) noexcept {
     buffer* const mine = mine_or_null();
     if (mine == nullptr) return drop();
-    open(*mine, op, clock_.now());
+    mine->open(op, clock_.now());
   }
   void close() noexcept {
     const std::int64_t now = clock_.now();
-    if (buffer* const mine = mine_or_null()) close(*mine, now);
+    if (buffer* const mine = mine_or_null()) mine->close(now);
   }
-  void open(buffer& to, const traced_op& op, std::int64_t now) noexcept {
-    const int depth = to.depth++;
-    // relaxed: of these two this thread alone is the writer
-    const index_t at = to.used.load(std::memory_order_relaxed);
-    if (depth >= deepest || at == spans_) [[unlikely]] {
-      if (depth < deepest) to.open[static_cast<std::size_t>(depth)] = -1;
-      to.dropped.store(to.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-      return;
-    }
-    record& r = to.spans[static_cast<std::size_t>(at)];
-    r.name = op.name;
-    r.begin = now;
-    r.end.store(0, std::memory_order_relaxed);
-    r.bytes = op.bytes;
-    r.op = static_cast<std::int32_t>(op.op);
-    r.stream = static_cast<std::int16_t>(op.stream);
-    r.depth = static_cast<std::int16_t>(depth);
-    to.open[static_cast<std::size_t>(depth)] = static_cast<std::int32_t>(at);
-    to.used.store(at + 1, std::memory_order_release);
-  }
-  void close(buffer& to, std::int64_t now) noexcept {
-    if (to.depth == 0) return;  // begun before the sink was set
-    const int depth = --to.depth;
-    if (depth >= deepest) return;
-    const std::int32_t at = to.open[static_cast<std::size_t>(depth)];
-    if (at >= 0) to.spans[static_cast<std::size_t>(at)].end.store(now, std::memory_order_release);
-  }
-
   [[nodiscard]] double nanoseconds_per_tick() const noexcept {
     if (!clock_.is_counter()) return 1;
     std::int64_t steady = detail::tick_clock::steady();

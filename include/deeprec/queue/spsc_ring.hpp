@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <limits>
 #include <memory>
 #include <memory_resource>
 #include <optional>
@@ -18,6 +17,7 @@
 #include <utility>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/queue/detail/spsc_room.hpp>
 #include <deeprec/queue/ring_handles.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
 #include <deeprec/queue/waiting_room.hpp>
@@ -41,11 +41,8 @@ class spsc_ring {
   static constexpr auto acquire = std::memory_order_acquire;
   static constexpr auto release = std::memory_order_release;
   static constexpr std::size_t line = 64;
-
-  struct flagged_slot {
-    typename Atomics::template atomic<std::uint32_t> full{0};
-    alignas(T) std::byte bytes[sizeof(T)];
-  };
+  using room = detail::spsc_room<T, Atomics, Seq>;
+  using flagged_slot = typename room::flagged_slot;
 
  public:
   using value_type = T;
@@ -55,14 +52,14 @@ class spsc_ring {
                      std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
                      spsc_layout layout = spsc_layout::automatic, Seq first = 0)
       : flags_(layout == spsc_layout::automatic ? capacity <= 64 : layout == spsc_layout::flags),
-        capacity_(checked(capacity, flags_)),
+        capacity_(room::checked(capacity, flags_)),
         memory_(memory),
         pushed_(first),
         released_(first) {
-    slots_ = static_cast<std::byte*>(memory_->allocate(bytes(), alignment));
+    slots_ = static_cast<std::byte*>(memory_->allocate(room::bytes(capacity_, flags_), room::alignment));
     producer_.count = producer_.other = consumer_.count = consumer_.other = first;
     if (flags_) {
-      for (std::size_t i = 0; i < capacity_; ++i) ::new (slots_ + i * flag_stride) flagged_slot;
+      for (std::size_t i = 0; i < capacity_; ++i) ::new (slots_ + i * room::flag_stride) flagged_slot;
     }
   }
   ~spsc_ring() {
@@ -73,7 +70,7 @@ class spsc_ring {
     if (flags_) {
       for (std::size_t i = 0; i < capacity_; ++i) std::destroy_at(flagged(i));
     }
-    memory_->deallocate(slots_, bytes(), alignment);
+    memory_->deallocate(slots_, room::bytes(capacity_, flags_), room::alignment);
   }
   spsc_ring(const spsc_ring&) = delete;
   spsc_ring& operator=(const spsc_ring&) = delete;
@@ -269,19 +266,6 @@ class spsc_ring {
     }
   };
 
-  static constexpr std::size_t alignment = alignof(flagged_slot) > line ? alignof(flagged_slot) : line;
-  static constexpr std::size_t flag_stride = (sizeof(flagged_slot) + alignment - 1) / alignment * alignment;
-  static constexpr auto most_bytes = static_cast<std::size_t>((std::numeric_limits<std::ptrdiff_t>::max)());
-  static constexpr std::size_t stride_of(bool flags) noexcept { return flags ? flag_stride : sizeof(T); }
-  [[nodiscard]] std::size_t bytes() const noexcept { return capacity_ * stride_of(flags_); }
-  static std::size_t checked(std::size_t capacity, bool flags) {
-    if (capacity < 1 || capacity > static_cast<Seq>(~Seq{0}) / 2 ||
-        capacity > most_bytes / stride_of(flags)) {
-      detail::raise(errc::invalid_value,
-                    "spsc_ring: capacity must be at least 1 and fit positions and memory");
-    }
-    return capacity;
-  }
   // Re-reads the other side's counter less often while waiting: each read takes the cache line from the
   // writer, and several items at once are cheaper than one at a time.
   void hold_off() const noexcept {
@@ -310,7 +294,7 @@ class spsc_ring {
     return slots_ + (index < capacity_ ? index : index - capacity_) * sizeof(T);
   }
   [[nodiscard]] flagged_slot* flagged(std::size_t index) const noexcept {
-    return std::launder(reinterpret_cast<flagged_slot*>(slots_ + index * flag_stride));
+    return std::launder(reinterpret_cast<flagged_slot*>(slots_ + index * room::flag_stride));
   }
   static void* place_of(T* slot) noexcept { return slot; }
   static T* item_of(T* slot) noexcept { return std::launder(slot); }

@@ -21,39 +21,30 @@
 #include <algorithm>
 #include <atomic>
 #include <concepts>
-#include <cstddef>
-#include <deque>
-#include <exception>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
-#include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
-#include <deeprec/schedule/detail/as_status.hpp>
 #include <deeprec/schedule/detail/chunk_schedule.hpp>
 #include <deeprec/schedule/detail/chunk_sum.hpp>
+#include <deeprec/schedule/detail/first_failure.hpp>
+#include <deeprec/schedule/detail/micro_stages.hpp>
 #include <deeprec/schedule/detail/resource_threads.hpp>
 #include <deeprec/schedule/detail/type_name.hpp>
 #include <deeprec/schedule/micro_chunk.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -77,8 +68,7 @@ class micro_batch {
   /// @error   none
   explicit micro_batch(index_t chunks, loss_reduction reduction = loss_reduction::mean)
       : wanted_(chunks), reduction_(reduction) {
-    if (chunks < 1)
-      refuse(status(errc::invalid_value, "micro_batch: chunks must be at least 1", {.is = chunks}));
+    declared_.expect_from_1("micro_batch: chunks must be at least 1", chunks);
   }
   /// Every part runs all of its stages on one thread: what they leave for each other stays in a core's
   /// caches, and nobody waits between them. Resources are ignored. Parts and bits depend on the number of
@@ -87,12 +77,8 @@ class micro_batch {
   /// @error   none here; run() returns invalid_value for a member of `lanes` below 1
   explicit micro_batch(const micro_lanes& lanes, loss_reduction reduction = loss_reduction::mean)
       : wanted_(1), lanes_(lanes), reduction_(reduction) {
-    for (const index_t of : {lanes.most, lanes.fewest, lanes.samples}) {
-      if (of < 1) {
-        refuse(status(errc::invalid_value, "micro_batch: members of micro_lanes must be at least 1",
-                      {.is = of}));
-      }
-    }
+    for (const index_t of : {lanes.most, lanes.fewest, lanes.samples})
+      declared_.expect_from_1("micro_batch: members of micro_lanes must be at least 1", of);
   }
   micro_batch(const micro_batch&) = delete;
   micro_batch& operator=(const micro_batch&) = delete;
@@ -113,16 +99,7 @@ class micro_batch {
     static_assert(std::invocable<Work&, const micro_chunk&>,
                   "deeprec::micro_batch: a stage does not take a chunk. Fix: [&](const micro_chunk& chunk) "
                   "{ ... }.");
-    if (stage_named(name) != nullptr) {
-      refuse(named("micro_batch::stage: a name must be of one stage", name));
-    }
-    if (resource < 0) {
-      refuse(
-          status(errc::invalid_value, "micro_batch::stage: resource must not be negative", {.is = resource}));
-      resource = 0;
-    }
-    resources_ = (std::max)(resources_, resource + 1);
-    add_stage(std::move(name), resource, std::forward<Work>(work));
+    declared_.stage(std::move(name), resource, std::forward<Work>(work));
   }
   /// Adds a stage that runs once for a batch: when every part has ended in the stages before it, and before
   /// any begins in those behind it. For layers that need the whole batch, such as Dice.
@@ -140,11 +117,7 @@ class micro_batch {
     static_assert(std::invocable<Work&, const micro_chunk&>,
                   "deeprec::micro_batch: a barrier does not take a chunk. Fix: [&](const micro_chunk& all) "
                   "{ ... }.");
-    if (stage_named(name) != nullptr) {
-      refuse(named("micro_batch::barrier: a name must be of one stage", name));
-    }
-    has_barrier_ = true;
-    add_stage(std::move(name), barrier_resource, std::forward<Work>(work));
+    declared_.barrier(std::move(name), std::forward<Work>(work));
   }
 
   /// Declares a layer that the stages run; not one that a barrier runs.
@@ -156,7 +129,8 @@ class micro_batch {
   template <class Layer>
   void layer(std::string_view name, const Layer&) {
     if constexpr (!is_sample_wise<Layer>) {
-      refuse(untreatable("layer", name, detail::type_name<Layer>(), "sample_wise"));
+      declared_.refuse(
+          detail::micro_stages::untreatable("layer", name, detail::type_name<Layer>(), "sample_wise"));
     }
   }
 
@@ -176,10 +150,11 @@ class micro_batch {
   template <class Gradient>
   void sum_gradient(std::string_view of_stage, Gradient&& gradient) {
     if (lanes_) {
-      refuse(named("micro_batch::sum_gradient: with micro_lanes a gradient must be of a lane", of_stage));
+      declared_.refuse("micro_batch::sum_gradient: with micro_lanes a gradient must be of a lane", of_stage);
       return;
     }
-    add_sum<detail::overwritten_gradient<std::decay_t<Gradient>>>(of_stage, std::forward<Gradient>(gradient));
+    declared_.add_sum<detail::overwritten_gradient<std::decay_t<Gradient>>>(of_stage,
+                                                                            std::forward<Gradient>(gradient));
   }
 
   /// The same by lanes: each part overwrites the gradient of its lane. The parts' gradients, multiplied by
@@ -196,12 +171,12 @@ class micro_batch {
   template <class Gradient, class Into>
   void sum_gradient(std::string_view of_stage, Gradient&& gradient, Into&& into) {
     if (!lanes_) {
-      refuse(named("micro_batch::sum_gradient: gradients of lanes need micro_lanes", of_stage,
-                   errc::unsupported));
+      declared_.refuse("micro_batch::sum_gradient: gradients of lanes need micro_lanes", of_stage,
+                       errc::unsupported);
       return;
     }
     using sum = detail::tree_of_gradients<std::decay_t<Gradient>, std::decay_t<Into>>;
-    add_sum<sum>(of_stage, std::forward<Gradient>(gradient), std::forward<Into>(into));
+    declared_.add_sum<sum>(of_stage, std::forward<Gradient>(gradient), std::forward<Into>(into));
   }
 
   /// A gradient with a row for each sample (B,D), of which a stage writes the rows of its part: that of
@@ -214,7 +189,8 @@ class micro_batch {
   /// @error   none here; run() returns invalid_value for a stage that does not exist
   template <class Gradient>
   void sample_gradient(std::string_view of_stage, Gradient&& gradient) {
-    add_sum<detail::gradient_of_samples<std::decay_t<Gradient>>>(of_stage, std::forward<Gradient>(gradient));
+    declared_.add_sum<detail::gradient_of_samples<std::decay_t<Gradient>>>(of_stage,
+                                                                           std::forward<Gradient>(gradient));
   }
 
   /// The one update of a variable: called once for a batch, after its last part, in the order of the
@@ -229,12 +205,10 @@ class micro_batch {
   template <class Optimizer, class Step>
   void update(std::string name, const Optimizer&, Step&& step) {
     if constexpr (!steps_on_sums<Optimizer>) {
-      refuse(untreatable("optimizer of", name, detail::type_name<Optimizer>(), "steps_on_sums"));
+      declared_.refuse(detail::micro_stages::untreatable("optimizer of", name, detail::type_name<Optimizer>(),
+                                                         "steps_on_sums"));
     }
-    for (const auto& other : updates_) {
-      if (other.name == name) refuse(named("micro_batch::update: a variable must have one update", name));
-    }
-    updates_.push_back({std::move(name), detail::as_status<>(std::forward<Step>(step))});
+    declared_.update(std::move(name), std::forward<Step>(step));
   }
 
   /// The first error of the declarations.
@@ -243,7 +217,7 @@ class micro_batch {
   /// @threads one at a time
   /// @error   as described at them
   [[nodiscard]] result<void> check() const {
-    if (refused_) return *refused_;
+    if (declared_.refused()) return *declared_.refused();
     return {};
   }
 
@@ -272,7 +246,7 @@ class micro_batch {
                   "concurrency(), by resources post(task, stop) and post(task, stop, handle) too (see "
                   "deeprec/core/executor.hpp), or pass a thread_pool.");
     report_ = {};
-    if (refused_) return *refused_;
+    if (declared_.refused()) return *declared_.refused();
     if (samples < 0) {
       return status(errc::invalid_value, "micro_batch::run: samples must not be negative", {.is = samples});
     }
@@ -286,7 +260,7 @@ class micro_batch {
         const index_t lanes =
             (std::min)({lanes_->most, chunks_, index_t{(std::max)(1, detail::threads_at_once(on))},
                         index_t{detail::bulk_parts::most}});
-        if (const status s = begin_sums(); !s) return s;
+        if (const status s = declared_.begin_sums(chunks_); !s) return s;
         run_phases(on, stop, [&] {
           detail::bulk_parts shares(static_cast<int>(lanes), chunks_, 1);
           on.parallel_for(lanes, index_t{1}, [&](index_t begin, index_t end, int) {
@@ -301,8 +275,8 @@ class micro_batch {
     inline_executor here;
     if constexpr (TaskExecutor<Executor>) {
       const auto work = [this](index_t thread) { work_of(thread + 1); };
-      if (const status s = threads_.start(executor, resources_ - 1, work); !s) return s;
-    } else if (resources_ > 1) {
+      if (const status s = threads_.start(executor, declared_.resources() - 1, work); !s) return s;
+    } else if (declared_.resources() > 1) {
       return status(errc::unsupported, "micro_batch::run: resources need an executor of tasks");
     }
     begin_batch(samples, chunk_count(samples, wanted_));
@@ -319,133 +293,56 @@ class micro_batch {
   [[nodiscard]] const micro_report& report() const noexcept { return report_; }
 
  private:
-  static constexpr index_t barrier_resource = -1;
-  struct stage_state {
-    stage_state(std::string n, index_t r, index_t p, std::function<status(const micro_chunk&)> w)
-        : name(std::move(n)), resource(r), place(p), work(std::move(w)) {}
-    [[nodiscard]] bool is_barrier() const noexcept { return resource == barrier_resource; }
-    std::string name;
-    index_t resource;
-    index_t place;  // among all stages
-    std::function<status(const micro_chunk&)> work;
-    alignas(64) std::atomic<index_t> done{0};  // chunks that have ended
-  };
-  struct sum_state {
-    const stage_state* stage;
-    std::unique_ptr<detail::chunk_sum> sum;
-  };
-  struct update_state {
-    std::string name;
-    std::function<status()> step;
-  };
-
   void begin_batch(index_t samples, index_t chunks) {
     samples_ = samples;
     report_.chunks = chunks_ = chunks;
-    outcome_ = {};
-    failed_.store(0, std::memory_order_relaxed);
-    cancelled_.store(0, std::memory_order_relaxed);
-    for (stage_state& s : stages_) s.done.store(0, std::memory_order_relaxed);
-  }
-  status begin_sums() {
-    return detail::or_out_of_memory("micro_batch::run", [&]() -> status {
-      for (const sum_state& s : sums_) s.sum->begin(chunks_);
-      return {};
-    });
+    failure_.restart();
+    for (detail::micro_stage& s : declared_.stages()) s.done.store(0, std::memory_order_relaxed);
   }
   // Barriers on this thread; between them phase() for the stages [first_, end_).
   template <class Phase>
   void run_phases(executor_ref on, const std::stop_token& stop, const Phase& phase) {
     const std::stop_callback stopping(stop, [this]() noexcept { cancel(); });
-    const auto all = static_cast<index_t>(stages_.size());
-    for (first_ = 0; first_ < all && !was_cancelled(); first_ = end_) {
+    const auto all = declared_.size();
+    for (first_ = 0; first_ < all && !failure_.was_cancelled(); first_ = end_) {
       end_ = first_ + 1;
-      if (stage_at(first_).is_barrier()) {
-        run_stage(stage_at(first_), chunk_of(samples_, 1, 0, reduction_));
+      if (declared_[first_].is_barrier()) {
+        run_stage(declared_[first_], chunk_of(samples_, 1, 0, reduction_));
         continue;
       }
-      while (end_ < all && !stage_at(end_).is_barrier()) ++end_;
+      while (end_ < all && !declared_[end_].is_barrier()) ++end_;
       phase();
-      if (was_cancelled() || (!lanes_ && chunks_ == 1)) continue;
-      for (const sum_state& s : sums_) {
-        if (first_ <= s.stage->place && s.stage->place < end_) s.sum->put_back(on);
-      }
+      if (failure_.was_cancelled() || (!lanes_ && chunks_ == 1)) continue;
+      declared_.put_sums_back(first_, end_, on);
     }
   }
   void run_lane(detail::bulk_parts& shares, index_t lane) {
     shares.take_from(static_cast<int>(lane), [&](index_t begin, index_t end) {
       for (index_t number = begin; number < end; ++number) {
         micro_chunk chunk = chunk_of(samples_, chunks_, number, reduction_);
-        if (!has_barrier_) chunk.lane = lane;
+        if (!declared_.has_barrier()) chunk.lane = lane;
         for (index_t s = first_; s < end_; ++s) {
-          if (was_cancelled() || !run_stage(stage_at(s), chunk)) return;
+          if (failure_.was_cancelled() || !run_stage(declared_[s], chunk)) return;
         }
       }
     });
   }
   // Of a stage that has a chunk's turn: the stage, and what is summed after it.
-  bool run_stage(stage_state& stage, const micro_chunk& chunk) {
+  bool run_stage(detail::micro_stage& stage, const micro_chunk& chunk) {
     return call(stage.name, stage.is_barrier() ? -1 : chunk.number, [&]() -> status {
       if (const status s = stage.work(chunk); !s) return s;
-      for (const sum_state& s : sums_) {
-        if (s.stage == &stage && (lanes_ || chunk.chunks > 1)) s.sum->add(chunk);
-      }
+      if (lanes_ || chunk.chunks > 1) declared_.add_to_sums(stage, chunk);
       return {};
     });
   }
   result<void> finish_batch() {
-    if (failed_.load(std::memory_order_relaxed) == 0) {
-      if (was_cancelled()) return status(errc::stopped, "micro_batch::run");
-      for (const update_state& u : updates_) {
+    if (!failure_.any()) {
+      if (failure_.was_cancelled()) return status(errc::stopped, "micro_batch::run");
+      for (const detail::micro_update& u : declared_.updates()) {
         if (!call(u.name, -1, u.step)) break;
       }
     }
-#if DEEPREC_EXCEPTIONS
-    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
-#endif
-    return outcome_;
-  }
-
-  template <class Work>
-  void add_stage(std::string name, index_t resource, Work&& work) {
-    stages_.emplace_back(std::move(name), resource, static_cast<index_t>(stages_.size()),
-                         detail::as_status<const micro_chunk&>(std::forward<Work>(work)));
-  }
-  [[nodiscard]] stage_state& stage_at(index_t s) { return stages_[static_cast<std::size_t>(s)]; }
-  template <class Sum, class... Gradient>
-  void add_sum(std::string_view of_stage, Gradient&&... gradient) {
-    const stage_state* const found = stage_named(of_stage);
-    if (found == nullptr) {
-      refuse(named("micro_batch::sum_gradient: the stage must have been added", of_stage));
-      return;
-    }
-    if (found->is_barrier()) {
-      refuse(named("micro_batch::sum_gradient: the stage must run for each part", of_stage));
-      return;
-    }
-    sums_.push_back({found, std::make_unique<Sum>(std::forward<Gradient>(gradient)...)});
-  }
-  [[nodiscard]] const stage_state* stage_named(std::string_view name) const {
-    for (const stage_state& s : stages_) {
-      if (s.name == name) return &s;
-    }
-    return nullptr;
-  }
-
-  void refuse(fault why) {
-    if (!refused_) refused_ = std::move(why);
-  }
-  void refuse(const status& why) {
-    if (!refused_) refused_.emplace(why);
-  }
-  static fault named(const char* what, std::string_view name, errc code = errc::invalid_value) {
-    return {code, std::string(what) + " (was \"" + std::string(name) + "\")"};
-  }
-  static fault untreatable(const char* what, std::string_view name, std::string_view type,
-                           const char* declaration) {
-    return {errc::unsupported, "micro_batch: the " + std::string(what) + " \"" + std::string(name) +
-                                   "\" must declare " + declaration + " (was " + std::string(type) +
-                                   ", which does not)"};
+    return failure_.outcome();
   }
 
   // All tasks of a resource, until none is left or the batch is cancelled.
@@ -454,79 +351,48 @@ class micro_batch {
       detail::chunk_task task;
       detail::chunk_choice choice = detail::chunk_choice::none_now;
       threads_.wait_for([&] {
-        if (was_cancelled()) {
-          choice = detail::chunk_choice::ended;
-        } else {
-          choice = detail::next_task(
-              end_ - first_, chunks_, resource, [&](index_t s) { return stage_at(first_ + s).resource; },
-              // acquire: what the stage before wrote
-              [&](index_t s) { return stage_at(first_ + s).done.load(std::memory_order_acquire); }, task);
-        }
+        choice = failure_.was_cancelled() ? detail::chunk_choice::ended
+                                          : declared_.next(first_, end_, chunks_, resource, task);
         return choice != detail::chunk_choice::none_now;
       });
       if (choice == detail::chunk_choice::ended) return;
-      stage_state& stage = stage_at(first_ + task.stage);
+      detail::micro_stage& stage = declared_[first_ + task.stage];
       const micro_chunk chunk = chunk_of(samples_, wanted_, task.chunk, reduction_);
-      const bool done = run_stage(stage, chunk);
-      if (!done) return;
+      if (!run_stage(stage, chunk)) return;
       // release: for the next stage
       stage.done.store(chunk.number + 1, std::memory_order_release);
       threads_.notify_all();
     }
   }
 
-  [[nodiscard]] bool was_cancelled() const noexcept {
-    return cancelled_.load(std::memory_order_relaxed) != 0;
-  }
-  // relaxed: those who wait look again after the notification, which has a fence
   void cancel() noexcept {
-    cancelled_.store(1, std::memory_order_relaxed);
+    failure_.cancel();
     threads_.notify_all();
-  }
-  [[nodiscard]] bool first_failure(std::string_view part, index_t chunk) noexcept {
-    if (failed_.exchange(1, std::memory_order_relaxed) != 0) return false;
-    report_.part = part;
-    report_.chunk = chunk;
-    return true;
   }
   // Calls a part. The first failure is kept; the caller of run() reads it when no thread works.
   template <class Part>
   bool call(std::string_view name, index_t chunk, const Part& part) {
-#if DEEPREC_EXCEPTIONS
-    try {
-#endif
+    const auto fail = [&](const auto& why) {
+      if (failure_.keep(why)) report_.part = name, report_.chunk = chunk;
+      cancel();
+      return false;
+    };
+    return detail::caught_by(fail, [&] {
       const status s = part();
-      if (s.ok()) return true;
-      if (first_failure(name, chunk)) outcome_ = s.in_operation("micro_batch::run");
-#if DEEPREC_EXCEPTIONS
-    } catch (...) {
-      if (first_failure(name, chunk)) thrown_ = std::current_exception();
-    }
-#endif
-    cancel();
-    return false;
+      return s.ok() || fail(s.in_operation("micro_batch::run"));
+    });
   }
 
   const index_t wanted_;
   const std::optional<micro_lanes> lanes_;
   const loss_reduction reduction_;
-  index_t resources_ = 1;
-  std::deque<stage_state> stages_;  // stay in place
-  std::vector<sum_state> sums_;
-  std::vector<update_state> updates_;
-  std::optional<fault> refused_;
-  bool has_barrier_ = false;
+  detail::micro_stages declared_;
 
   index_t samples_ = 0;
   index_t chunks_ = 0;
   index_t first_ = 0, end_ = 0;  // the stages of the phase
-  std::atomic<int> cancelled_{0};
-  std::atomic<int> failed_{0};
-  status outcome_;
+  detail::first_failure failure_;
   micro_report report_;
-#if DEEPREC_EXCEPTIONS
-  std::exception_ptr thrown_;
-#endif
   detail::resource_threads<Wait> threads_;  // of resources 1, 2 ...; the last member: ended first
 };
 

@@ -35,6 +35,7 @@
 #include <deeprec/core/task_handle.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
 #include <deeprec/queue/waiting_room.hpp>
+#include <deeprec/schedule/detail/first_failure.hpp>
 #include <deeprec/schedule/stale_window.hpp>
 #include <deeprec/support/atomics.hpp>
 
@@ -136,7 +137,9 @@ class stale_loop {
         if (!runs) running_.fetch_sub(1, std::memory_order_relaxed);
       }
       compute_steps(compute);
-      wait_in(ended_, [this] { return running_.load(std::memory_order_acquire) == 0; });
+      wait_for(ended_, [this] {
+        return running_.load(std::memory_order_acquire) == 0 ? queue_result::ok : queue_result::not_now;
+      });
     }
     for (task_handle& task : tasks_) static_cast<void>(task.join());  // it has kept no exception
     return finish(stop);
@@ -155,17 +158,12 @@ class stale_loop {
     window_->restart();
     report_ = {};
     for (arrival& a : arrived_) a.end.store(0, std::memory_order_relaxed);
-    for (std::atomic<index_t>* const n : {&next_, &computed_, &applied_}) {
+    for (std::atomic<index_t>* const n : {&next_, &computed_, &applied_})
       n->store(0, std::memory_order_relaxed);
-    }
     total_.store(endless, std::memory_order_relaxed);
     turn_.store(0, std::memory_order_relaxed);
     running_.store(0, std::memory_order_relaxed);
-    cancelled_.store(0, std::memory_order_relaxed);
-    failed_.store(0, std::memory_order_relaxed);
-#if DEEPREC_EXCEPTIONS
-    thrown_ = nullptr;
-#endif
+    failure_.restart();
   }
 
   status finish(const std::stop_token& stop) {
@@ -173,9 +171,7 @@ class stale_loop {
     report_.slots = free_.counts();
     report_.fetched = fetched_.counts();
     report_.computed = computing_.counts();
-#if DEEPREC_EXCEPTIONS
-    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
-#endif
+    report_.outcome = failure_.outcome();
     if (!report_.outcome.ok()) return report_.outcome;
     if (report_.steps == total_.load(std::memory_order_relaxed)) return {};
     report_.outcome = stop.stop_requested()
@@ -218,11 +214,7 @@ class stale_loop {
     ended_.notify_all();
   }
 
-  // Waits until ready(), or forever. False: cancelled.
-  template <class Ready>
-  static bool wait_in(room& here, const Ready& ready) {
-    return wait_for(here, [&] { return ready() ? queue_result::ok : queue_result::not_now; });
-  }
+  // Waits for an answer of look(). False: cancelled.
   template <class Look>
   static bool wait_for(room& here, const Look& look) {
     queue_result found = look();
@@ -237,49 +229,33 @@ class stale_loop {
     });
   }
 
-  // relaxed: those who wait look again after the notification, which has a fence
-  [[nodiscard]] bool was_cancelled() const noexcept {
-    return cancelled_.load(std::memory_order_relaxed) != 0;
-  }
+  [[nodiscard]] bool was_cancelled() const noexcept { return failure_.was_cancelled(); }
   void cancel() noexcept {
-    cancelled_.store(1, std::memory_order_relaxed);
+    failure_.cancel();
     window_->cancel();
     for (room* const r : {&free_, &fetched_, &computing_}) r->notify_all();
   }
   // The first failure is kept. The caller reads it when no task runs.
   void fail(const char* part, index_t step, const status& why) noexcept {
-    if (failed_.exchange(1, std::memory_order_relaxed) == 0) {
-      report_.outcome = why.in_operation("stale_loop::run");
-      report_.part = part;
-      report_.step = step;
-    }
-    cancel();
+    end_by(part, step, failure_.keep(why.in_operation("stale_loop::run")));
   }
-#if DEEPREC_EXCEPTIONS
   void fail(const char* part, index_t step, std::exception_ptr thrown) noexcept {
-    if (failed_.exchange(1, std::memory_order_relaxed) == 0) {
-      thrown_ = std::move(thrown);
-      report_.part = part;
-      report_.step = step;
-    }
+    end_by(part, step, failure_.keep(std::move(thrown)));
+  }
+  void end_by(const char* part, index_t step, bool is_first) noexcept {
+    if (is_first) report_.part = part, report_.step = step;
     cancel();
   }
-#endif
 
   // Calls a part. No value: it failed, and that is recorded. Else whether there is a step; a part without an
   // answer has one.
   template <bool MayEnd = false, class Part>
   std::optional<bool> call(const char* name, stale_step step, Part& part) {
-#if DEEPREC_EXCEPTIONS
-    try {
-      return answer<MayEnd>(name, step, part);
-    } catch (...) {
-      fail(name, step.number, std::current_exception());
+    const auto caught = [&](const std::exception_ptr& thrown) -> std::optional<bool> {
+      fail(name, step.number, thrown);
       return {};
-    }
-#else
-    return answer<MayEnd>(name, step, part);
-#endif
+    };
+    return detail::caught_by(caught, [&] { return answer<MayEnd>(name, step, part); });
   }
   template <bool MayEnd, class Part>
   std::optional<bool> answer(const char* name, stale_step step, Part& part) {
@@ -416,13 +392,9 @@ class stale_loop {
   alignas(64) std::atomic<index_t> applied_{0};
   room computing_;  // apply
   std::atomic<int> running_{0};
-  std::atomic<int> cancelled_{0};
-  std::atomic<int> failed_{0};
+  detail::first_failure failure_;
   room ended_;  // the caller, for the end of the tasks
   stale_report report_;
-#if DEEPREC_EXCEPTIONS
-  std::exception_ptr thrown_;
-#endif
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

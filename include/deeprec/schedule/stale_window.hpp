@@ -26,6 +26,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
 #include <deeprec/queue/waiting_room.hpp>
+#include <deeprec/schedule/detail/window_shard.hpp>
 #include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -115,11 +116,11 @@ class stale_window {
         const std::uint64_t applied =
             at.applied.load(Atomics::at(detail::access::version_read, std::memory_order_acquire));
         if (applied < version) return queue_result::not_now;
-        return applied == version && begin_once(mark_of(lookup, shard), 2 * turn_of(lookup))
+        return applied == version && shard_state::begin_once(mark_of(lookup, shard), 2 * turn_of(lookup))
                    ? queue_result::ok
                    : queue_result::failed;
       } else {
-        if (!enter_shared(at)) return queue_result::not_now;
+        if (!at.enter_shared()) return queue_result::not_now;
         // relaxed: entering has acquired what the update before it wrote
         seen = at.applied.load(relaxed(detail::access::window_seen));
         return queue_result::ok;
@@ -168,9 +169,9 @@ class stale_window {
         const std::uint64_t passed =
             at.passed.load(Atomics::at(detail::access::passed_seen, std::memory_order_acquire));
         if (passed < (last < end ? last : end)) return queue_result::not_now;
-        return begin_once(at.begun, before) ? queue_result::ok : queue_result::failed;
+        return shard_state::begin_once(at.begun, before) ? queue_result::ok : queue_result::failed;
       } else {
-        if (!enter_alone(at)) return queue_result::not_now;
+        if (!at.enter_alone()) return queue_result::not_now;
         seen = at.applied.load(relaxed(detail::access::window_seen));
         return queue_result::ok;
       }
@@ -256,17 +257,8 @@ class stale_window {
 
  private:
   using word = typename Atomics::template atomic<std::uint64_t>;
+  using shard_state = detail::window_shard<Wait, Atomics>;
   static constexpr std::uint64_t endless = (std::numeric_limits<std::uint64_t>::max)();
-  static constexpr std::uint64_t alone = std::uint64_t{1} << 63;
-
-  struct shard_state {
-    alignas(64) word applied{0};  // updates that have ended
-    word begun{0};                // updates that have begun
-    waiting_room<Wait, Atomics> lookups;
-    alignas(64) word passed{0};  // lookups that have read. All of them are below applied + W
-    word inside{0};              // hogwild: lookups that read, or `alone`
-    waiting_room<Wait, Atomics> updates;
-  };
   // Of a shard and lookups k, k + W, k + 2W ...: 2n + 1 from when lookup k + nW begins to read, 2n + 2 when
   // it has read.
   struct read_mark {
@@ -287,50 +279,12 @@ class stale_window {
   [[nodiscard]] const word& mark_of(index_t lookup, index_t shard) const noexcept {
     return marks_[static_cast<std::size_t>(shard * window_ + lookup % window_)].state;
   }
-  // False: somebody else has begun. relaxed: the version, which was acquired, orders one access after
-  // another.
-  static bool begin_once(word& mark, std::uint64_t before) noexcept {
-    std::uint64_t seen = before;
-    while (seen == before) {
-      if (mark.compare_exchange_weak(seen, before + 1, relaxed(detail::access::window_begin),
-                                     relaxed(detail::access::looked_at))) {
-        return true;
-      }
-    }
-    return false;
-  }
-
   template <class Room, class Ready>
   queue_result wait_in(Room& room, const wait_limit& limit, const Ready& ready) {
     const auto look = [&] { return was_cancelled() ? queue_result::cancelled : ready(); };
     if (const queue_result found = look(); found != queue_result::not_now) return found;
     // Every notification wakes all waiters, each of which waits for something else.
     return room.wait_for(look, limit, detail::wake_nobody{});
-  }
-
-  static bool enter_shared(shard_state& at) noexcept {
-    std::uint64_t inside = at.inside.load(relaxed(detail::access::looked_at));
-    while (inside != alone) {
-      // acquire: the lookup reads what the last update wrote
-      if (at.inside.compare_exchange_weak(
-              inside, inside + 1, Atomics::at(detail::access::shard_shared, std::memory_order_acquire),
-              relaxed(detail::access::looked_at))) {
-        return true;
-      }
-    }
-    return false;
-  }
-  static bool enter_alone(shard_state& at) noexcept {
-    std::uint64_t inside = at.inside.load(relaxed(detail::access::looked_at));
-    while (inside == 0) {
-      // acquire: the lookups have read before this update writes
-      if (at.inside.compare_exchange_weak(inside, alone,
-                                          Atomics::at(detail::access::shard_taken, std::memory_order_acquire),
-                                          relaxed(detail::access::looked_at))) {
-        return true;
-      }
-    }
-    return false;
   }
 
   template <side Side>

@@ -24,7 +24,9 @@
 #include <new>
 #include <type_traits>
 
+#include <deeprec/dense/gemm/detail/cuda_cublaslt_operands.hpp>
 #include <deeprec/dense/gemm/detail/cuda_cublaslt_plan.hpp>
+#include <deeprec/dense/gemm/detail/cuda_cublaslt_stopwatch.hpp>
 #include <deeprec/dense/gemm/gemm.hpp>
 #include <deeprec/exec/cuda/cuda_stream.hpp>
 #include <deeprec/memory/cuda_runtime.hpp>
@@ -93,65 +95,6 @@ struct cublaslt_gemm {
 
 namespace detail {
 
-/// What gemm_tune() times: each algorithm's products as a graph, so that no time of the host is in between.
-struct cublaslt_stopwatch {
-  static constexpr int products = 6, rounds = 5;
-  struct timed {
-    std::shared_ptr<const cublaslt_plan> plan{};
-    cuda_runtime::graph_exec exec = nullptr;
-    float least = std::numeric_limits<float>::infinity();
-  };
-
-  cublaslt_stopwatch() = default;
-  cublaslt_stopwatch(const cublaslt_stopwatch&) = delete;
-  cublaslt_stopwatch& operator=(const cublaslt_stopwatch&) = delete;
-  ~cublaslt_stopwatch() {
-    for (const timed& t : of) {
-      if (t.exec != nullptr) cuda_runtime::end_exec(t.exec);
-    }
-    for (const cuda_runtime::event e : {begin, end}) {
-      if (e != nullptr) cuda_runtime::end_event(e);
-    }
-    if (beside != nullptr) cuda_runtime::end_stream(beside);
-  }
-
-  [[nodiscard]] status start() noexcept {
-    if (const status s = cuda_runtime::make_stream(beside); !s) return s;
-    if (const status s = cuda_runtime::make_event(begin, true); !s) return s;
-    return cuda_runtime::make_event(end, true);
-  }
-  /// Makes the graph of several run(on). Returns the first failure: of a run, else of the capture.
-  template <class Run>
-  [[nodiscard]] status capture(timed& into, const Run& run) const {
-    status ran = cuda_runtime::begin_capture(beside);
-    if (!ran) return ran;
-    for (int i = 0; i < products && ran.ok(); ++i) ran = run(beside);
-    cuda_runtime::graph graph = nullptr;
-    const status ended = cuda_runtime::end_capture(beside, graph);
-    if (ran.ok()) ran = ended;
-    if (ran.ok()) ran = cuda_runtime::instantiate(into.exec, graph);
-    if (ended.ok()) cuda_runtime::end_graph(graph);
-    return ran;
-  }
-  [[nodiscard]] status time(timed& t, cudaStream_t on) const noexcept {
-    // The first launch keeps the device busy while the host enqueues the second.
-    if (const status s = cuda_runtime::launch(t.exec, on); !s) return s;
-    if (const status s = cuda_runtime::record(begin, on); !s) return s;
-    if (const status s = cuda_runtime::launch(t.exec, on); !s) return s;
-    if (const status s = cuda_runtime::record(end, on); !s) return s;
-    if (const status s = cuda_runtime::wait_for(end); !s) return s;
-    float took = 0;
-    if (const status s = cuda_runtime::milliseconds(took, begin, end); !s) return s;
-    t.least = (std::min)(t.least, took);
-    return {};
-  }
-
-  cuda_runtime::stream beside = nullptr;  ///< captures: the caller's may be the null stream
-  cuda_runtime::event begin = nullptr, end = nullptr;
-  timed of[cublaslt_choices::most];
-  int count = 0;
-};
-
 /// gemm() by cuBLASLt, on streams with scratch memory.
 struct cublaslt_backend {
   using view = gemm_view<device_space>;
@@ -168,22 +111,8 @@ struct cublaslt_backend {
   }
 
  private:
-  struct product {
-    const desc_type& desc;
-    view a, b, c;
-    void* out;  // c's
-
-    [[nodiscard]] index_t m() const noexcept { return c.extent(0); }
-    [[nodiscard]] index_t n() const noexcept { return c.extent(1); }
-    [[nodiscard]] index_t k() const noexcept { return a.extent(desc.a == gemm_operand::transposed ? 0 : 1); }
-    [[nodiscard]] bool empty() const noexcept { return m() == 0 || n() == 0 || desc.batch.count == 0; }
-    [[nodiscard]] const void* old() const noexcept {
-      return desc.residual.absent() ? out : desc.residual.data();
-    }
-    [[nodiscard]] bool adds() const noexcept {
-      return !desc.residual.absent() || desc.c == gemm_output::accumulate;
-    }
-  };
+  using product = cublaslt_request;
+  using operands = cublaslt_operands;
 
   template <class Then>
   static status checked(const desc_type& desc, const view& a, const view& b, const result& c,
@@ -203,30 +132,11 @@ struct cublaslt_backend {
 #endif
   }
 
-  static std::uintptr_t address(const void* p) noexcept { return reinterpret_cast<std::uintptr_t>(p); }
-
   static status copy(void* to, const void* from, std::size_t bytes, cudaStream_t on) noexcept {
     return cuda_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on));
   }
   static status zero(void* to, std::size_t bytes, cudaStream_t on) noexcept {
     return cuda_status(cudaMemsetAsync(to, 0, bytes, on));
-  }
-
-  static cublasLtEpilogue_t epilogue_of(const desc_type& desc) noexcept {
-    const bool bias = desc.bias.data_handle() != nullptr;
-    if (desc.bias_gradient.data_handle() != nullptr) return CUBLASLT_EPILOGUE_BGRADB;
-    if (!desc.mask_bits.absent()) {
-      return desc.column_sums.data_handle() != nullptr ? CUBLASLT_EPILOGUE_DRELU_BGRAD
-                                                       : CUBLASLT_EPILOGUE_DRELU;
-    }
-    if (!desc.relu_bits.absent()) return bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
-    if (desc.activation == gemm_activation::relu) {
-      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    }
-    if (desc.activation == gemm_activation::gelu_tanh) {
-      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    }
-    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   }
 
   /// An empty product: column sums are 0.
@@ -237,75 +147,6 @@ struct cublaslt_backend {
     }
     if (desc.column_sums.data_handle() == nullptr || p.n() == 0) return {};
     return zero(desc.column_sums.data_handle(), static_cast<std::size_t>(p.n()) * sizeof(float), on);
-  }
-
-  /// The key of a plan, and the pointers that are not in it.
-  struct operands {
-    cublaslt_key key;
-    const void* bias = nullptr;
-    float* sums = nullptr;  ///< of columns, or the bias gradient
-    std::size_t vector_bytes = 0;
-    bool moved = false;  ///< bias or sums are used in scratch
-    const void* bits = nullptr;
-  };
-  static status describe(const product& p, operands& made) {
-    const desc_type& desc = p.desc;
-    cublaslt_key& key = made.key;
-    key.m = p.m();
-    key.n = p.n();
-    key.k = p.k();
-    if (const status s = cuda_runtime::get_device(key.device); !s) return s;
-
-    // Bias, its gradient or column sums (a product has at most one of them); in scratch where unaligned.
-    key.epilogue = epilogue_of(desc);
-    const bool of_rows = key.epilogue == CUBLASLT_EPILOGUE_BGRADB;
-    made.bias = desc.bias.data_handle();
-    made.sums = of_rows ? desc.bias_gradient.data_handle() : desc.column_sums.data_handle();
-    const std::uintptr_t vector = made.sums != nullptr ? address(made.sums) : address(made.bias);
-    made.vector_bytes = static_cast<std::size_t>(of_rows ? key.m : key.n) * sizeof(float);
-    made.moved = vector % 16 != 0;
-    key.vector_begins = made.moved ? 256 : cublaslt_alignment(vector);
-    if (cublaslt_has_bits(key.epilogue)) {
-      const bool masks = desc.relu_bits.absent();
-      made.bits = masks ? desc.mask_bits.data_handle() : desc.relu_bits.data_handle();
-      key.bits_stride = masks ? desc.mask_bits.stride(0) : desc.relu_bits.stride(0);
-      if (address(made.bits) % 16 != 0) {
-        return {errc::unsupported, masks
-                                       ? "gemm: cuBLASLt's mask_bits begin at a multiple of 16 bytes"
-                                       : "gemm: relu_bits must begin at a multiple of 16 bytes for cuBLASLt"};
-      }
-      key.bits_begin = cublaslt_alignment(address(made.bits));
-    }
-
-    key.inputs = p.a.storage();
-    key.output = p.c.storage();
-    key.math = key.inputs == gemm_storage::bf16 ? gemm_math::f32 : detail::permission_of(desc.math);
-    key.c_stride = leading_dimension(p.c);
-    key.old_stride = leading_dimension(desc.residual.absent() ? p.c : desc.residual);
-    key.count = desc.batch.count;
-    if (key.count != 1) key.c_batch_stride = desc.batch.c_batch_stride;
-    const auto begins = [](const void* at, index_t step, gemm_storage storage) {
-      return cublaslt_alignment(address(at), static_cast<std::uintptr_t>(step * bytes_of(storage)));
-    };
-    key.c_begins = begins(p.out, key.c_batch_stride, key.output);
-    key.old_begins = begins(p.old(), key.c_batch_stride, key.output);
-    if (key.k == 0) {  // a sum of no terms: a product of zeros with k = 1
-      key.k = 1;
-      key.a_stride = 1;
-      key.b_stride = key.n;
-      return {};
-    }
-    key.a = desc.a;
-    key.b = desc.b;
-    key.a_stride = leading_dimension(p.a);
-    key.b_stride = leading_dimension(p.b);
-    if (key.count != 1) {
-      key.a_batch_stride = desc.batch.a_batch_stride;
-      key.b_batch_stride = desc.batch.b_batch_stride;
-    }
-    key.a_begins = begins(p.a.data(), key.a_batch_stride, key.inputs);
-    key.b_begins = begins(p.b.data(), key.b_batch_stride, key.inputs);
-    return {};
   }
 
   /// Enqueues a plan's product on `on`, with scratch of `stream`, to `out`.
@@ -351,7 +192,7 @@ struct cublaslt_backend {
   static status enqueue(Stream& stream, const product& p) {
     if (p.empty()) return nothing(stream.get(), p);
     operands with;
-    if (const status s = describe(p, with); !s) return s;
+    if (const status s = describe_cublaslt(p, with); !s) return s;
     const std::shared_ptr<const cublaslt_plan> plan = cublaslt_plan_for(with.key);
     if (!plan->answer) return plan->answer;
     return enqueue(stream, stream.get(), p, with, *plan, p.out);
@@ -380,7 +221,7 @@ struct cublaslt_backend {
     if (capturing) return {errc::unsupported, "gemm_tune: the stream must not be captured"};
     if (p.empty()) return nothing(on, p);
     operands with;
-    if (const status s = describe(p, with); !s) return s;
+    if (const status s = describe_cublaslt(p, with); !s) return s;
     const cublaslt_choices choices = ask_cublaslt(with.key);
     if (!choices.plan.answer) return choices.plan.answer;
 

@@ -13,21 +13,19 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <memory_resource>
-#include <new>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/random.hpp>
+#include <deeprec/dense/layers/detail/mlp_shape.hpp>
+#include <deeprec/dense/layers/detail/mlp_state.hpp>
 #include <deeprec/dense/layers/linear.hpp>
 #include <deeprec/dense/layers/mlp_pass.hpp>
 #include <deeprec/dense/layers/relu.hpp>
-#include <deeprec/optim/apply_row.hpp>
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/support/verb.hpp>
 
@@ -73,35 +71,17 @@ class mlp {
   mlp(std::vector<index_t> sizes, mlp_output last, counter_rng rng, weight_init init = weight_init::he,
       std::uint64_t first_stream = 0, std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
       mlp_precision precision = {})
-      : sizes_(std::move(sizes)),
+      : shape_(std::move(sizes)),
         last_(last),
         precision_(precision),
-        parameters_(memory),
+        parameters_(static_cast<std::size_t>(shape_.parameters()), memory),
         state_(memory),
-        own_(sizes_, precision.hidden, 0, memory) {
-    DEEPREC_EXPECTS(sizes_.size() >= 2);
-    for (std::size_t l = 0; l + 1 < sizes_.size(); ++l) {
-      DEEPREC_EXPECTS(sizes_[l] >= 1 && sizes_[l + 1] >= 1);
-      first_.push_back(parameter_count_);
-      constexpr index_t most = (std::numeric_limits<index_t>::max)();  // more than any vector holds
-      const index_t rows = sizes_[l] < most ? sizes_[l] + 1 : most;
-      const bool fits = sizes_[l + 1] <= (most - parameter_count_) / rows;
-      parameter_count_ = fits ? parameter_count_ + rows * sizes_[l + 1] : most;
-    }
-    parameters_.resize(static_cast<std::size_t>(parameter_count_));
-    own_.gradients_.resize(parameters_.size());
+        own_(shape_.sizes(), precision.hidden, shape_.parameters(), memory) {
     for (int l = 0; l < layers(); ++l) {
-      const auto in = static_cast<double>(size(l));
-      const auto out = static_cast<double>(size(l + 1));
+      const auto in = static_cast<double>(size(l)), out = static_cast<double>(size(l + 1));
       const double variance = init == weight_init::he ? 2 / in : 2 / (in + out);
-      const double bound = std::sqrt(3 * variance);
-      const matrix_view<float> values = weights_in(parameters_, l);
-      float* w = values.data_handle();
-      for (index_t i = 0; i < size(l) * size(l + 1); ++i) {
-        const double u =
-            rng.uniform(first_stream + static_cast<std::uint64_t>(l), static_cast<std::uint64_t>(i));
-        w[i] = static_cast<float>((2 * u - 1) * bound);
-      }
+      detail::fill_uniform(shape_.weights_in(parameters_, l), rng,
+                           first_stream + static_cast<std::uint64_t>(l), std::sqrt(3 * variance));
     }
     make_operands();
   }
@@ -130,30 +110,32 @@ class mlp {
     return *this;
   }
 
-  [[nodiscard]] int layers() const noexcept { return static_cast<int>(sizes_.size()) - 1; }
+  [[nodiscard]] int layers() const noexcept { return shape_.layers(); }
   /// Width of the input (0), of hidden layers, of the output (layers()).
-  [[nodiscard]] index_t size(int i) const noexcept { return sizes_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] index_t size(int i) const noexcept { return shape_.size(i); }
 
   [[nodiscard]] const mlp_precision& precision() const noexcept { return precision_; }
 
   /// Weights of layer l (O,I) and its bias (1,O).
-  [[nodiscard]] matrix_view<const float> weights(int l) const noexcept { return weights_in(parameters_, l); }
-  [[nodiscard]] matrix_view<const float> bias(int l) const noexcept { return bias_in(parameters_, l); }
+  [[nodiscard]] matrix_view<const float> weights(int l) const noexcept {
+    return shape_.weights_in(parameters_, l);
+  }
+  [[nodiscard]] matrix_view<const float> bias(int l) const noexcept { return shape_.bias_in(parameters_, l); }
   /// The same, for loading and averaging. Such a view may be written at any time, so from then on weights are
   /// cast again in every forward pass, until weights_settled().
   [[nodiscard]] matrix_view<float> writable_weights(int l) noexcept {
     written_from_outside_ = true;
-    return weights_in(parameters_, l);
+    return shape_.weights_in(parameters_, l);
   }
   [[nodiscard]] matrix_view<float> writable_bias(int l) noexcept {
     written_from_outside_ = true;
-    return bias_in(parameters_, l);
+    return shape_.bias_in(parameters_, l);
   }
   [[nodiscard]] matrix_view<const float> weight_gradient(int l) const noexcept {
-    return weights_in(own_.gradients_, l);
+    return shape_.weights_in(own_.gradients_, l);
   }
   [[nodiscard]] matrix_view<const float> bias_gradient(int l) const noexcept {
-    return bias_in(own_.gradients_, l);
+    return shape_.bias_in(own_.gradients_, l);
   }
   /// All gradients as one row, in the order of parameters(). Writable: what step() takes, for gradients that
   /// are summed over several passes.
@@ -162,10 +144,10 @@ class mlp {
   /// writable_weights(l), unless the stack is const.
   [[nodiscard]] matrix_view<float> parameters() noexcept {
     written_from_outside_ = true;
-    return {parameters_.data(), 1, parameter_count_};
+    return {parameters_.data(), 1, shape_.parameters()};
   }
   [[nodiscard]] matrix_view<const float> parameters() const noexcept {
-    return {parameters_.data(), 1, parameter_count_};
+    return {parameters_.data(), 1, shape_.parameters()};
   }
 
   /// Declares that writable views of weights, biases and parameters are not written any more: casts are kept
@@ -181,12 +163,10 @@ class mlp {
 
   /// The optimizer's state as one row, for saving and loading; width 0 before the first step() or
   /// make_state().
-  [[nodiscard]] matrix_view<float> state() noexcept {
-    return {state_.data(), 1, static_cast<index_t>(state_.size())};
-  }
+  [[nodiscard]] matrix_view<float> state() noexcept { return state_.values(); }
   /// The name of the optimizer whose state it is, to be saved with it; empty before the first step() or
   /// make_state(), and for an optimizer without a name.
-  [[nodiscard]] std::string_view state_owner() const noexcept { return state_owner_; }
+  [[nodiscard]] std::string_view state_owner() const noexcept { return state_.owner(); }
 
   /// Output of the last forward pass (B,O).
   [[nodiscard]] matrix_view<const float> output() const noexcept { return own_.output(); }
@@ -203,7 +183,7 @@ class mlp {
   /// @threads thread-safe, while the stack is not written to
   /// @error   bad_alloc
   [[nodiscard]] mlp_pass make_pass(std::pmr::memory_resource* memory = nullptr) const {
-    return {sizes_, precision_.hidden, parameter_count_,
+    return {shape_.sizes(), precision_.hidden, shape_.parameters(),
             memory != nullptr ? memory : parameters_.get_allocator().resource()};
   }
 
@@ -239,7 +219,7 @@ class mlp {
         !s) {
       return s;
     }
-    if (!pass.is_of(sizes_, precision_.hidden)) {
+    if (!pass.is_of(shape_.sizes(), precision_.hidden)) {
       return {errc::shape_mismatch, "mlp::forward: pass must be of a stack with these sizes and storage"};
     }
     if (const status grown = pass.reserve(input.extent(0)); !grown) return grown;
@@ -284,7 +264,7 @@ class mlp {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::host_call call(ctx, "mlp::backward");
     if (!call) return call.stopped();
-    if (!pass.is_of(sizes_, precision_.hidden)) {
+    if (!pass.is_of(shape_.sizes(), precision_.hidden)) {
       return {errc::shape_mismatch, "mlp::backward: pass must be of a stack with these sizes and storage"};
     }
     if (!detail::has_shape(output_gradient, pass.batch_, size(layers()))) {
@@ -303,8 +283,8 @@ class mlp {
         linear_options options{.math = math(l)};
         if (l > 0) options.input_mask = x;  // an output of ReLU
         return linear_backward<Backends>(detail::begun(ctx), x, dy, *operands_[static_cast<std::size_t>(l)],
-                                         weights_in(pass.gradients_, l), bias_in(pass.gradients_, l), dx,
-                                         options);
+                                         shape_.weights_in(pass.gradients_, l),
+                                         shape_.bias_in(pass.gradients_, l), dx, options);
       });
       if (!done) return done;
       dy = dx;
@@ -320,20 +300,7 @@ class mlp {
   ///           (reset_state()) · out_of_memory
   template <RowOptimizer O>
   [[nodiscard]] status make_state(const O&) {
-    constexpr int kind = 1 + O::row_state * 256 + O::element_state;
-    if (state_kind_ == kind && state_owner_ == optimizer_name<O>) return {};
-    if (state_kind_ != 0) {
-      return {errc::unsupported,
-              "mlp::step: the state must be that of an optimizer of this name (it is state_owner()'s; "
-              "reset_state() discards it)"};
-    }
-    index_t rows = 0;
-    for (int l = 0; l < layers(); ++l) rows += size(l + 1) + 1;
-    const index_t needed = O::row_state * rows + O::element_state * parameter_count_;
-    if (const status s = mlp_pass::grow(state_, needed); !s) return s;
-    state_kind_ = kind;
-    state_owner_ = optimizer_name<O>;
-    return {};
+    return state_.template make<O>(shape_);
   }
 
   /// One step of an optimizer on every row: a neuron's weights are a row, a layer's bias is a row.
@@ -356,44 +323,23 @@ class mlp {
     const auto ctx = detail::as_context(context_or_executor);
     const detail::host_call call(ctx, "mlp::step");
     if (!call) return call.stopped();
-    if (!detail::has_shape(gradients, 1, parameter_count_))
+    if (!detail::has_shape(gradients, 1, shape_.parameters()))
       return {errc::shape_mismatch, "mlp::step: gradients must be (1, all parameters)"};
-    if (const status s = make_state(optimizer); !s) return s;
-    const std::span<const float> all(gradients.data_handle(), static_cast<std::size_t>(parameter_count_));
-    float* state = state_.data();
-    for (int l = 0; l < layers(); ++l) {
-      const auto stepped = [&](matrix_view<const float> g, matrix_view<float> w) {
-        const index_t row_floats = O::row_state + O::element_state * w.extent(1);
-        const matrix_view<float> of_rows(state, w.extent(0), row_floats);
-        state += w.extent(0) * row_floats;
-        return apply_rows(detail::begun(ctx), g, optimizer, w, of_rows);
-      };
-      if (const status s = stepped(weights_in(all, l), weights_in(parameters_, l)); !s) return s;
-      if (const status s = stepped(bias_in(all, l), bias_in(parameters_, l)); !s) return s;
-      operands_[static_cast<std::size_t>(l)]->changed();
-    }
-    return {};
+    return state_.step(ctx, optimizer, shape_, gradients, parameters_,
+                       [&](int l) { operands_[static_cast<std::size_t>(l)]->changed(); });
   }
 
   /// Discards the optimizer's state, so that the next step can use another optimizer.
-  void reset_state() noexcept {
-    state_.clear();
-    state_kind_ = 0;
-    state_owner_ = {};
-  }
+  void reset_state() noexcept { state_.reset(); }
 
  private:
   using floats = std::pmr::vector<float>;
 
   mlp(const mlp& other, std::pmr::memory_resource* memory)
-      : sizes_(other.sizes_),
-        first_(other.first_),
+      : shape_(other.shape_),
         last_(other.last_),
         precision_(other.precision_),
         written_from_outside_(other.written_from_outside_),
-        parameter_count_(other.parameter_count_),
-        state_kind_(other.state_kind_),
-        state_owner_(other.state_owner_),
         parameters_(other.parameters_, memory),
         state_(other.state_, memory),
         own_(other.own_, memory) {
@@ -401,14 +347,10 @@ class mlp {
   }
   // From a stack whose resource is equal.
   void take(mlp& other) noexcept {
-    sizes_ = std::move(other.sizes_);
-    first_ = std::move(other.first_);
+    shape_ = std::move(other.shape_);
     last_ = other.last_;
     precision_ = other.precision_;
     written_from_outside_ = other.written_from_outside_;
-    parameter_count_ = other.parameter_count_;
-    state_kind_ = other.state_kind_;
-    state_owner_ = other.state_owner_;
     parameters_ = std::move(other.parameters_);
     state_ = std::move(other.state_);
     own_ = std::move(other.own_);
@@ -418,8 +360,8 @@ class mlp {
   void make_operands() {
     operands_.clear();
     for (int l = 0; l < layers(); ++l) {
-      operands_.push_back(std::make_unique<gemm_weights>(weights_in(parameters_, l), precision_.weights,
-                                                         parameters_.get_allocator().resource()));
+      operands_.push_back(std::make_unique<gemm_weights>(
+          shape_.weights_in(parameters_, l), precision_.weights, parameters_.get_allocator().resource()));
     }
   }
   [[nodiscard]] bool rectified(int l) const noexcept { return l + 1 < layers() || last_ == mlp_output::relu; }
@@ -430,27 +372,13 @@ class mlp {
   void forget_casts() noexcept {
     for (const auto& w : operands_) w->changed();
   }
-  template <class Floats>
-  [[nodiscard]] auto weights_in(Floats& all, int l) const noexcept {
-    return matrix_view(all.data() + first_[static_cast<std::size_t>(l)], size(l + 1), size(l));
-  }
-  template <class Floats>
-  [[nodiscard]] auto bias_in(Floats& all, int l) const noexcept {
-    return matrix_view(all.data() + first_[static_cast<std::size_t>(l)] + size(l) * size(l + 1), index_t{1},
-                       size(l + 1));
-  }
-
-  std::vector<index_t> sizes_;
-  std::vector<index_t> first_;  // where each layer's weights begin
+  detail::mlp_shape shape_;
   mlp_output last_;
   mlp_precision precision_;
   bool written_from_outside_ = false;
   std::vector<std::unique_ptr<gemm_weights>> operands_;  // one for each layer, of parameters_
-  index_t parameter_count_ = 0;
-  int state_kind_ = 0;
-  std::string_view state_owner_;
   floats parameters_;
-  floats state_;
+  detail::mlp_state state_;
   mlp_pass own_;  // of forward() and backward() without a pass
 };
 

@@ -28,6 +28,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 template <class Backends>
 class mlp;
 
+namespace detail {
+class mlp_state;
+}  // namespace detail
+
 /// @threads one thread at a time; several passes of one stack on several threads, where their memory resource
 ///          allows it
 class mlp_pass {
@@ -65,6 +69,7 @@ class mlp_pass {
  private:
   template <class Backends>
   friend class mlp;
+  friend class detail::mlp_state;
   using floats = std::pmr::vector<float>;
   template <class Floats>
   using view_of = matrix_view<std::conditional_t<std::is_const_v<Floats>, const float, float>>;

@@ -34,8 +34,10 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/step/detail/op_checks.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_nodes.hpp>
+#include <deeprec/graph/step/detail/step_values.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/schedule/micro_chunk.hpp>
 
@@ -151,13 +153,13 @@ class step_graph {
   /// The op takes T&.
   template <class T>
   [[nodiscard]] variable_access<T> write(const deeprec::variable<T>& v) const {
-    check_mutable<T>();
+    detail::check_variable<T>();
     return detail::handle_access::access<T>(v, variable_use::write, 1);
   }
   /// The op takes T&, and adds to it.
   template <class T>
   [[nodiscard]] variable_access<T> accumulate(const deeprec::variable<T>& v) const {
-    check_mutable<T>();
+    detail::check_variable<T>();
     return detail::handle_access::access<T>(v, variable_use::accumulate, 1);
   }
   /// The op takes const T&, as it was up to window - 1 steps before. With a window of 1 it is read(). With a
@@ -177,7 +179,7 @@ class step_graph {
                   "deeprec::step_graph::source: the source is not called with its item, or does not return "
                   "whether there is one. Fix: take ([const step_call&,] T& out) and return bool or "
                   "result<bool>");
-    check_output<T>();
+    detail::check_output<T>();
     detail::step_op op{.name = std::string(name), .kind_name = "source", .is_source = true};
     op.outputs = {&detail::type_of_value<T, false>};
     if constexpr (detail::source_call<F, T>::fits)
@@ -195,7 +197,7 @@ class step_graph {
   /// A value that the caller of a step feeds (step_state::feed). It keeps what it was fed last.
   template <class T>
   deeprec::value<T> placeholder(std::string_view name) {
-    check_output<T>();
+    detail::check_output<T>();
     detail::step_op op{.name = std::string(name), .kind_name = "placeholder", .kind = op_kind::placeholder};
     op.outputs = {&detail::type_of_value<T, false>};
     return detail::handle_access::make<T>({core_->id(), core_->add(std::move(op)), 0});
@@ -318,51 +320,10 @@ class step_graph {
   [[nodiscard]] const detail::step_core& core() const noexcept { return *core_; }
 
  private:
-  template <class T>
-  static constexpr void check_mutable() {
-    static_assert(!std::is_const_v<T>,
-                  "deeprec::step_graph: a const variable can't be written. Fix: make it from an object that "
-                  "is not const");
-  }
-  template <class T>
-  static constexpr void check_output() {
-    static_assert(std::is_object_v<T> && !std::is_const_v<T> &&
-                      (std::is_default_constructible_v<T> || detail::takes_resource<T>),
-                  "deeprec::step_graph: an output can't be made before the op runs. Fix: give its type a "
-                  "default constructor, or one from a std::pmr::memory_resource*");
-  }
-  template <class Op, class Outs, class... In>
-  static constexpr bool check_op() {
-    constexpr bool handles = (detail::input_of<In>::fits && ...);
-    static_assert((!detail::is_variable_handle<In>::value && ...),
-                  "deeprec::step_graph::add: a variable is passed without its access. Fix: pass g.read(v), "
-                  "g.write(v), g.accumulate(v) or g.stale_read(v, window)");
-    static_assert(handles || (detail::is_variable_handle<In>::value || ...),
-                  "deeprec::step_graph::add: an input is no handle. Fix: pass values, std::vectors of values "
-                  "and accesses of variables; what is known now belongs into the op itself");
-    if constexpr (handles) {
-      using call = detail::op_call<Op, std::tuple<In...>, Outs>;
-      static_assert(call::fits || !call::if_not_const,
-                    "deeprec::step_graph::add: the call operator of the op is not const. Fix: make it const "
-                    "(a lambda: not mutable); what changes from step to step is an output or a variable");
-      static_assert(
-          call::fits || call::if_not_const,
-          "deeprec::step_graph::add: the op can't be called with these inputs and outputs. Fix: let "
-          "it take ([const step_call&,] inputs..., outputs...) in the order of the handles: const T& "
-          "for a value, g.read and g.stale_read, T& for g.write, g.accumulate and an output, "
-          "op_list<const T> for a std::vector; outputs of a lambda are template arguments of add");
-      static_assert(call::returns_status,
-                    "deeprec::step_graph::add: the op returns a value. Fix: return nothing or a status, and "
-                    "write results to the outputs");
-      return call::fits && call::returns_status;
-    } else {
-      return false;
-    }
-  }
   template <class Op, class... Outs, class... In>
   op_ref<Outs...> add_op(std::string_view name, Op op, op_outputs<Outs...>, const In&... inputs) {
-    (check_output<Outs>(), ...);
-    constexpr bool fits = check_op<Op, op_outputs<Outs...>, In...>();
+    (detail::check_output<Outs>(), ...);
+    constexpr bool fits = detail::check_op<Op, op_outputs<Outs...>, In...>();
     detail::step_op made{.name = std::string(name),
                          .kind_name = detail::kind_of_op<Op>(),
                          .kind = detail::is_id_lookup_op<Op>() ? op_kind::id_lookup : op_kind::plain,

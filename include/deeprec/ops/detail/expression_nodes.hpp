@@ -292,6 +292,11 @@ struct assignment {
   Value value;
 };
 
+template <class T>
+inline constexpr bool is_assignment = false;
+template <class Out, class Value>
+inline constexpr bool is_assignment<assignment<Out, Value>> = true;
+
 namespace op {
 
 template <yields Gives, int Cost>

@@ -173,4 +173,9 @@ class edge {
   std::uint64_t put_waits_ = 0;
 };
 
+/// What stands before the first segment and behind the last one.
+struct no_edge {
+  using item_type = void;
+};
+
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -8,9 +8,7 @@
 // more, and below the end follows the items that came before it. Never throws.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -23,53 +21,12 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/trace.hpp>
 #include <deeprec/pipeline/detail/edge.hpp>
+#include <deeprec/pipeline/detail/item_clock.hpp>
+#include <deeprec/pipeline/detail/segment_run.hpp>
 #include <deeprec/pipeline/pipeline_options.hpp>
 #include <deeprec/pipeline/stages.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-
-struct stage_tally {
-  std::uint64_t items = 0;
-  std::uint64_t left_out = 0;
-  std::uint64_t bad = 0;
-  double busy_ns = 0;  // of timed items, each times the items that it stands for
-};
-
-/// What one thread counted in its segment of Stages stages.
-template <std::size_t Stages>
-struct segment_tally {
-  std::array<stage_tally, Stages> stages{};
-  double input_ns = 0;
-  double output_ns = 0;
-  double elapsed_ns = 0;
-};
-
-/// How a segment ended.
-enum class segment_end : unsigned char {
-  input,   ///< no more items, or the failure of a stage before it
-  failed,  ///< a stage of this segment failed
-  halted,  ///< cancelled from outside
-};
-
-/// What the threads of a parallel segment share.
-struct segment_team {
-  std::mutex turn;  // of the thread that takes
-  std::uint64_t taken = 0;
-  std::atomic<bool> over{false};   // nobody takes any more
-  std::atomic<bool> ended{false};  // and somebody noted how it ended, so the end goes on
-  std::atomic<int> working{0};
-};
-
-/// What all segments of a run share.
-struct run_environment {
-  const std::function<bad_item_action(const bad_item&)>* on_bad_item = nullptr;
-  trace_sink* trace = nullptr;
-  std::atomic<bool> stopped{false};
-};
-
-struct no_edge {
-  using item_type = void;
-};
 
 template <class Line, std::size_t Segment, class In, class Out, class Atomics>
 class segment_worker {
@@ -103,7 +60,7 @@ class segment_worker {
         out_->put_end();
       }
     }
-    tally_.elapsed_ns = ns_since(begun);
+    tally_.elapsed_ns = item_clock<Atomics>::ns_since(begun);
     return ended;
   }
 
@@ -128,22 +85,13 @@ class segment_worker {
       const bool is_last = team.working.fetch_sub(1, std::memory_order_acq_rel) == 1;
       if (is_last && team.ended.load(std::memory_order_relaxed)) out_->put_end();
     }
-    tally_.elapsed_ns = ns_since(begun);
+    tally_.elapsed_ns = item_clock<Atomics>::ns_since(begun);
   }
 
   [[nodiscard]] const tally_type& tally() const noexcept { return tally_; }
   [[nodiscard]] std::optional<stage_failure>& failure() noexcept { return failure_; }
 
  private:
-  struct trace_range {
-    trace_sink* sink;
-    const char* name;
-    trace_range(trace_sink* to, const char* what) noexcept : sink(to), name(what) { sink->begin(name); }
-    trace_range(const trace_range&) = delete;
-    trace_range& operator=(const trace_range&) = delete;
-    ~trace_range() { sink->end(name); }
-  };
-
   template <class Body>
   segment_end guarded(Body&& body) noexcept {
 #if DEEPREC_EXCEPTIONS
@@ -160,7 +108,7 @@ class segment_worker {
 
   segment_end loop() {
     while (!is_halted()) {
-      const step s = until_timed_ == 0 ? timed_item() : (--until_timed_, ++weight_, one_item<false>());
+      const step s = clock_.is_due() ? timed_item() : (clock_.pass(), one_item<false>());
       if (s == step::done) {
         ++number_;
         continue;
@@ -180,32 +128,15 @@ class segment_worker {
     }
   }
 
-  // --- time ------------------------------------------------------------------------------------------
-
-  static constexpr unsigned timed_every = 64;
-  static constexpr double long_item_ns = 10'000;
-
   step timed_item() {
-    const time_point begun = last_ = Atomics::now();
+    const time_point begun = clock_.begin();
     const step s = one_item<true>();
-    plan_next(ns_between(begun, last_));
+    clock_.end(begun);
     return s;
   }
-  void plan_next(double took_ns) noexcept {
-    until_timed_ = took_ns >= long_item_ns ? 0 : timed_every - 1;
-    weight_ = 1;
-  }
-  static double ns_between(time_point from, time_point to) noexcept {
-    return std::chrono::duration<double, std::nano>(to - from).count();
-  }
-  static double ns_since(time_point from) noexcept { return ns_between(from, Atomics::now()); }
   template <bool Timed>
   void lap(double& sum) noexcept {
-    if constexpr (Timed) {
-      const time_point now = Atomics::now();
-      sum += weight_ * ns_between(last_, now);
-      last_ = now;
-    }
+    if constexpr (Timed) clock_.lap(sum);
   }
 
   // --- an item ---------------------------------------------------------------------------------------
@@ -361,16 +292,16 @@ class segment_worker {
 
   segment_end team_loop(segment_team& team) {
     while (true) {
-      const bool timed = until_timed_ == 0;
-      const time_point begun = last_ = timed ? Atomics::now() : time_point{};
-      if (!timed) --until_timed_, ++weight_;
+      const bool timed = clock_.is_due();
+      const time_point begun = timed ? clock_.begin() : time_point{};
+      if (!timed) clock_.pass();
       step s = step::halted;
       if constexpr (traits::template node<first>::threads == stage_threads::ordered) {
         s = timed ? ordered_item<true>(team) : ordered_item<false>(team);
       } else {
         s = timed ? unordered_item<true>(team) : unordered_item<false>(team);
       }
-      if (timed) plan_next(ns_between(begun, last_));
+      if (timed) clock_.end(begun);
       if (s == step::done) continue;
       return s == step::failed   ? segment_end::failed
              : s == step::halted ? segment_end::halted
@@ -457,11 +388,9 @@ class segment_worker {
   std::conditional_t<has_in, parcel<typename In::item_type>, no_edge> box_;
   std::optional<stage_failure> failure_;
   tally_type tally_;
-  time_point last_{};
+  item_clock<Atomics> clock_;
   std::size_t at_ = first;    // the node that runs
   std::uint64_t number_ = 0;  // of the item
-  unsigned until_timed_ = 0;
-  unsigned weight_ = 1;  // items that the next timed one stands for
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

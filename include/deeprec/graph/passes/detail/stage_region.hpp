@@ -9,24 +9,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/passes/detail/cut_problem.hpp>
+#include <deeprec/graph/passes/detail/stage_pairs.hpp>
 #include <deeprec/graph/passes/stage_cut.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-
-/// A put and a take of the user.
-struct stage_pair {
-  index_t put = -1, take = -1;
-  std::string name;
-  std::string kept;  // why the pair stays; empty: it is undone
-};
 
 /// The farthest cut and the user's.
 struct two_cuts {
@@ -39,8 +31,7 @@ class stage_region {
  public:
   using number = flat_graph::number;
 
-  explicit stage_region(const flat_graph& g) : g_(g) {
-    find_pairs();
+  explicit stage_region(const flat_graph& g) : g_(g), pairs_(g) {
     // A pair found unfit only once the colours are known stays, and everything is done again without it.
     do {
       undo();
@@ -49,9 +40,9 @@ class stage_region {
     } while (keep_unfit_pairs());
   }
 
-  [[nodiscard]] const std::vector<stage_pair>& pairs() const noexcept { return pairs_; }
+  [[nodiscard]] const std::vector<stage_pair>& pairs() const noexcept { return pairs_.list(); }
   [[nodiscard]] bool any_undone() const noexcept {
-    return std::any_of(pairs_.begin(), pairs_.end(), [](const stage_pair& p) { return p.kept.empty(); });
+    return std::any_of(pairs().begin(), pairs().end(), [](const stage_pair& p) { return p.kept.empty(); });
   }
   /// The sides of the farthest cut.
   [[nodiscard]] const std::vector<op_side>& side() const noexcept { return side_; }
@@ -97,8 +88,8 @@ class stage_region {
   [[nodiscard]] bool is_handle(index_t op) const noexcept {
     return g_.kind(op) == op_kind::variable && g_.in(op).empty();
   }
-  [[nodiscard]] index_t take_of(index_t put) const noexcept { return find_pair(put, true).take; }
-  [[nodiscard]] index_t put_of(index_t take) const noexcept { return find_pair(take, false).put; }
+  [[nodiscard]] index_t take_of(index_t put) const noexcept { return pairs_.of_put(put).take; }
+  [[nodiscard]] index_t put_of(index_t take) const noexcept { return pairs_.of_take(take).put; }
 
   /// What the two cuts cost that need no search.
   [[nodiscard]] two_cuts ends() const {
@@ -223,11 +214,6 @@ class stage_region {
   static constexpr number nothing = -1, undone_end = -2;
   static std::size_t at(index_t i) noexcept { return static_cast<std::size_t>(i); }
 
-  [[nodiscard]] const stage_pair& find_pair(index_t op, bool by_put) const noexcept {
-    const auto& list = by_put ? by_put_ : by_take_;
-    const auto found = std::lower_bound(list.begin(), list.end(), std::pair<index_t, std::size_t>(op, 0));
-    return pairs_[found->second];
-  }
   [[nodiscard]] index_t input_of_put(index_t put, index_t port) const noexcept {
     const auto in = g_.in(put);
     const auto found = std::lower_bound(in.begin(), in.end(), port,
@@ -235,72 +221,9 @@ class stage_region {
     return g_.source(*found);
   }
 
-  void find_pairs() {
-    std::vector<std::pair<std::string, index_t>> ends;
-    for (const auto& [op, name] : g_.stage_ops()) ends.emplace_back(name, op);
-    std::stable_sort(ends.begin(), ends.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (std::size_t i = 0; i < ends.size();) {
-      stage_pair pair;
-      pair.name = ends[i].first;
-      int puts = 0, takes = 0;
-      for (; i < ends.size() && ends[i].first == pair.name; ++i) {
-        const op_kind kind = g_.kind(ends[i].second);
-        if (kind != op_kind::stage_take) pair.put = ends[i].second, ++puts;
-        if (kind != op_kind::stage_put) pair.take = ends[i].second, ++takes;
-      }
-      if (puts == 0 || takes == 0) {
-        pair.kept =
-            puts == 0 ? "nothing is put to it in this graph" : "nothing is taken from it in this graph";
-      } else if (puts > 1 || takes > 1) {
-        pair.kept = puts > 1 ? "several ops put to it" : "several ops take from it";
-      } else if (pair.put != pair.take &&
-                 (g_.out_end(pair.put) != g_.out_begin(pair.put) || !g_.in(pair.take).empty())) {
-        pair.kept = "an op waits for its put, or its take for an op";
-      }
-      for (const number e : g_.in(pair.put < 0 ? pair.take : pair.put)) {
-        if (pair.kept.empty() && g_.kind(g_.source(e)) == op_kind::variable)
-          pair.kept = "it stages a variable itself";
-      }
-      pairs_.push_back(std::move(pair));
-    }
-    keep_earlier_pairs();
-    std::sort(pairs_.begin(), pairs_.end(), [](const stage_pair& a, const stage_pair& b) {
-      return (std::max)(a.put, a.take) < (std::max)(b.put, b.take);
-    });
-    for (std::size_t i = 0; i < pairs_.size(); ++i) {
-      if (pairs_[i].put >= 0) by_put_.emplace_back(pairs_[i].put, i);
-      if (pairs_[i].take >= 0) by_take_.emplace_back(pairs_[i].take, i);
-    }
-    std::sort(by_put_.begin(), by_put_.end());
-    std::sort(by_take_.begin(), by_take_.end());
-  }
-
-  // A take that another stage is fed by: only the last stage of a line moves.
-  void keep_earlier_pairs() {
-    before_put_.assign(at(g_.size()), 0);
-    std::vector<index_t> open;
-    const auto visit = [&](index_t u) {
-      if (before_put_[at(u)] == 0) before_put_[at(u)] = 1, open.push_back(u);
-    };
-    for (const auto& [op, name] : g_.stage_ops()) {
-      if (g_.kind(op) == op_kind::stage_take) continue;
-      for (const number e : g_.in(op)) visit(g_.source(e));
-    }
-    while (!open.empty()) {
-      const index_t v = open.back();
-      open.pop_back();
-      for (const number e : g_.in(v)) visit(g_.source(e));
-    }
-    for (stage_pair& pair : pairs_) {
-      if (pair.kept.empty() && before_put_[at(pair.take)] != 0)
-        pair.kept = "another stage comes after it, and only the last one moves";
-    }
-  }
-
   void undo() {
     barrier_.assign(at(g_.size()), nothing);
-    for (const stage_pair& pair : pairs_) {
+    for (const stage_pair& pair : pairs()) {
       if (pair.kept.empty()) barrier_[at(pair.put)] = barrier_[at(pair.take)] = undone_end;
     }
   }
@@ -312,7 +235,7 @@ class stage_region {
     const op_effects effects = g_.effects(v);
     if (has_effect(effects, op_effects::writes | op_effects::target)) return true;
     // Ahead of the step it would come before the external ops of earlier steps.
-    if (has_effect(effects, op_effects::external) && before_put_[at(v)] == 0) return true;
+    if (has_effect(effects, op_effects::external) && !pairs_.is_before_put(v)) return true;
     return has_effect(effects, op_effects::reads) && kind != op_kind::id_lookup;
   }
 
@@ -351,11 +274,11 @@ class stage_region {
         for_each_need(v, [&](index_t u) { mark(u, s); });
       }
     };
-    for (const stage_pair& pair : pairs_) {
+    for (const stage_pair& pair : pairs()) {
       if (!pair.kept.empty()) continue;
       side_[at(pair.put)] = side_[at(pair.take)] = op_side::undone;
     }
-    for (const stage_pair& pair : pairs_) {
+    for (const stage_pair& pair : pairs()) {
       if (pair.kept.empty()) for_each_need(pair.put, [&](index_t u) { mark(u, op_side::staged); });
     }
     upwards(op_side::staged);
@@ -367,7 +290,7 @@ class stage_region {
     upwards(op_side::earlier);
     // The users of the user's stage may be coloured themselves: then the cut stays at its boundary.
     const auto may_move = [&](index_t v) { return barrier_[at(v)] == nothing; };
-    for (const stage_pair& pair : pairs_) {
+    for (const stage_pair& pair : pairs()) {
       if (!pair.kept.empty()) continue;
       for (index_t e = g_.out_begin(pair.take); e < g_.out_end(pair.take); ++e) {
         if (!g_.is_control(e) && may_move(g_.destination(e))) mark(g_.destination(e), op_side::moved);
@@ -407,7 +330,7 @@ class stage_region {
       if (bad[at(v)] == 0) continue;
       for (index_t e = g_.out_begin(v); e < g_.out_end(v); ++e) bad[at(g_.destination(e))] = 1;
     }
-    for (stage_pair& pair : pairs_) {
+    for (stage_pair& pair : pairs_.list()) {
       if (pair.kept.empty() && bad[at(pair.put)] != 0)
         pair.kept = "the rest of the step also reads, beside the stage, what a barrier reaches before it";
     }
@@ -415,9 +338,7 @@ class stage_region {
   }
 
   const flat_graph& g_;
-  std::vector<stage_pair> pairs_;
-  std::vector<std::pair<index_t, std::size_t>> by_put_, by_take_;
-  std::vector<std::uint8_t> before_put_;  // a stage needs it: the user runs it ahead
+  stage_pairs pairs_;
   std::vector<number> barrier_;
   std::vector<op_side> side_;
 };

@@ -21,6 +21,7 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
+#include <deeprec/graph/step/detail/step_values.hpp>
 #include <deeprec/plan/task_plan.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {

@@ -25,6 +25,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/step/detail/step_nodes.hpp>
+#include <deeprec/graph/step/detail/step_values.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/plan/digraph.hpp>
 

@@ -27,6 +27,7 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_nodes.hpp>
+#include <deeprec/graph/step/detail/step_values.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/plan/plan_run.hpp>
 #include <deeprec/plan/task_plan.hpp>

@@ -10,12 +10,7 @@
 #include <charconv>
 #include <concepts>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory_resource>
-#include <new>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,192 +19,15 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/step/detail/step_inputs.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/plan/task_plan.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-
-// --- values ---------------------------------------------------------------------------------------------
-
-struct unrelated;
-
-/// An optional, a smart pointer, a tuple, a variant or a plain struct: a pointer would be what it holds, or
-/// make that, and not where it allocates.
-template <class T>
-inline constexpr bool holds_value = std::is_aggregate_v<T> || requires(T& v) { *v; } || requires(T& v) {
-  v.valueless_by_exception();
-} || requires { std::tuple_size<T>::value; };
-/// A class that takes a memory resource, and not just any pointer.
-template <class T>
-inline constexpr bool takes_resource =
-    std::is_class_v<T> && !holds_value<T> && std::is_constructible_v<T, std::pmr::memory_resource*> &&
-    !std::is_constructible_v<T, unrelated*>;
-
-/// What a step that is cut by samples needs of the type of a value; null: batch_traits has no such member.
-struct value_parts {
-  index_t (*samples)(const void* value) = nullptr;
-  void (*refer)(const void* whole, index_t first, index_t count, void* part) = nullptr;
-  void (*make_room)(void* whole, index_t samples, const void* part) = nullptr;
-  void (*join)(const void* part, index_t first, void* whole) = nullptr;
-  matrix_view<float> (*gradient)(void* value) = nullptr;
-};
-
-/// What a state of a step needs of the type of a value.
-struct value_type {
-  std::size_t size;
-  std::size_t alignment;
-  void (*make)(void* place, std::pmr::memory_resource* memory, const void* constant);
-  void (*destroy)(void* place);
-  std::int64_t (*bytes)(const void* value);
-  value_parts parts{};
-};
-
-template <class T>
-std::int64_t bytes_of_value([[maybe_unused]] const T& v) {
-  if constexpr (requires { batch_traits<T>::bytes(v); }) {
-    return static_cast<std::int64_t>(batch_traits<T>::bytes(v));
-  } else if constexpr (std::ranges::contiguous_range<const T> && std::ranges::sized_range<const T>) {
-    return static_cast<std::int64_t>(sizeof(T) + std::ranges::size(v) * sizeof(*std::ranges::data(v)));
-  } else {
-    return static_cast<std::int64_t>(sizeof(T));
-  }
-}
-
-template <class T>
-constexpr value_parts parts_of_value() {
-  using traits = batch_traits<T>;
-  value_parts parts;
-  if constexpr (requires(const T& v, T& to) { traits::refer(v, index_t{}, index_t{}, to); }) {
-    parts.samples = [](const void* v) -> index_t { return traits::samples(*static_cast<const T*>(v)); };
-    parts.refer = [](const void* whole, index_t first, index_t count, void* part) {
-      traits::refer(*static_cast<const T*>(whole), first, count, *static_cast<T*>(part));
-    };
-  } else if constexpr (requires(const T& v, T& to) { to = traits::split(v, index_t{}, index_t{}); }) {
-    parts.samples = [](const void* v) -> index_t { return traits::samples(*static_cast<const T*>(v)); };
-    parts.refer = [](const void* whole, index_t first, index_t count, void* part) {
-      *static_cast<T*>(part) = traits::split(*static_cast<const T*>(whole), first, count);
-    };
-  }
-  if constexpr (requires(const T& part, T& whole) { traits::make_room(whole, index_t{}, part); }) {
-    parts.make_room = [](void* whole, index_t samples, const void* part) {
-      traits::make_room(*static_cast<T*>(whole), samples, *static_cast<const T*>(part));
-    };
-    if constexpr (requires(const T& part, T& whole) { traits::join(part, index_t{}, whole); }) {
-      parts.join = [](const void* part, index_t first, void* whole) {
-        traits::join(*static_cast<const T*>(part), first, *static_cast<T*>(whole));
-      };
-    } else if constexpr (requires(T& v) { traits::gradient(v); }) {
-      parts.gradient = [](void* v) -> matrix_view<float> { return traits::gradient(*static_cast<T*>(v)); };
-    }
-  }
-  return parts;
-}
-
-/// Of a local: made by a function, which stands in the place of a constant.
-template <class T>
-inline constexpr value_type type_of_local{
-    sizeof(T), alignof(T),
-    [](void* place, std::pmr::memory_resource*, const void* make) {
-      ::new (place) T((*static_cast<const std::function<T()>*>(make))());
-    },
-    [](void* place) { static_cast<T*>(place)->~T(); }, [](const void*) { return std::int64_t{sizeof(T)}; }};
-
-template <class T, bool Constant>
-inline constexpr value_type type_of_value{
-    sizeof(T),
-    alignof(T),
-    [](void* place, [[maybe_unused]] std::pmr::memory_resource* memory,
-       [[maybe_unused]] const void* constant) {
-      if constexpr (Constant) {
-        ::new (place) T(*static_cast<const T*>(constant));
-      } else if constexpr (takes_resource<T>) {
-        ::new (place) T(memory);
-      } else {
-        ::new (place) T();
-      }
-    },
-    [](void* place) { static_cast<T*>(place)->~T(); },
-    [](const void* v) { return bytes_of_value(*static_cast<const T*>(v)); },
-    parts_of_value<T>()};
-
-// --- inputs -----------------------------------------------------------------------------------------------
-
-/// An input of an op: a cell.
-struct step_input {
-  port_ref from;                          // of a variable: its op
-  void* object = nullptr;                 // the variable's; null: a value
-  std::size_t bytes = 0;                  // of the object
-  variable_use use = variable_use::read;  // of a variable
-  index_t window = 1;                     // of a stale read
-  [[nodiscard]] bool is_variable() const noexcept { return object != nullptr; }
-  [[nodiscard]] std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(object); }
-  [[nodiscard]] std::uintptr_t end() const noexcept { return begin() + bytes; }
-  [[nodiscard]] bool is_object(const step_input& other) const noexcept {
-    return begin() == other.begin() && bytes == other.bytes;
-  }
-  /// Of two variables: whether they share a byte, as an object and a member of it do.
-  [[nodiscard]] bool overlaps(const step_input& other) const noexcept {
-    return begin() < other.end() && other.begin() < end();
-  }
-  [[nodiscard]] bool changes() const noexcept {
-    return use == variable_use::write || use == variable_use::accumulate;
-  }
-};
-
-/// How a handle becomes an argument: its type, and its cells.
-template <class H>
-struct input_of {
-  static constexpr bool fits = false;
-  static constexpr bool is_list = false;
-  using argument = H;
-};
-template <class T>
-std::type_identity<T> type_of_handle(const value<T>&);  // of an op with one output as well
-template <class H>
-  requires requires(const H& h) { type_of_handle(h); }
-struct input_of<H> {
-  static constexpr bool fits = true;
-  static constexpr bool is_list = false;
-  using type = typename decltype(type_of_handle(std::declval<const H&>()))::type;
-  using argument = const type&;
-  static void cells(const H& h, std::vector<step_input>& to) {
-    to.push_back({handle_access::ref(static_cast<const value<type>&>(h))});
-  }
-};
-template <class T>
-struct input_of<std::vector<value<T>>> {
-  static constexpr bool fits = true;
-  static constexpr bool is_list = true;
-  using type = T;
-  using argument = op_list<const T>;
-  static void cells(const std::vector<value<T>>& list, std::vector<step_input>& to) {
-    for (const value<T>& v : list) to.push_back({handle_access::ref(v)});
-  }
-};
-template <class T>
-struct input_of<variable_access<T>> {
-  static constexpr bool fits = true;
-  static constexpr bool is_list = false;
-  using argument = T&;
-  static void cells(const variable_access<T>& v, std::vector<step_input>& to) {
-    to.push_back({handle_access::ref(v), handle_access::object(v), sizeof(T), handle_access::use(v),
-                  handle_access::window(v)});
-  }
-};
-
-template <class T>
-struct is_variable_handle : std::false_type {};
-template <class T>
-struct is_variable_handle<variable<T>> : std::true_type {};
-
-// --- ops ------------------------------------------------------------------------------------------------
 
 /// Names and values, as text: of a number the shortest one that reads as the same number.
 using attribute_list = std::vector<std::pair<std::string, std::string>>;
