@@ -13,12 +13,12 @@ namespace ctr {
 raw_tables::raw_tables(table_type& of_integers, const key_rules& rules, index_t width, float bound,
                        std::uint64_t seed)
     : rules_(rules) {
-  const deeprec::f32_rows& format = of_integers.view().format();
+  using view_type = deeprec::table_view<deeprec::f32_rows>;
+  const view_type all = of_integers.view();
+  const deeprec::f32_rows format = all.format();
   for (index_t n = 0; n < integers; ++n) {
-    features_.group.add(
-        deeprec::table_view<deeprec::f32_rows>(of_integers.view().row(n * integer_buckets), integer_buckets,
-                                               format),
-        deeprec::combiner::sum);
+    features_.group.add(view_type(all.row(n * integer_buckets), integer_buckets, format),
+                        deeprec::combiner::sum);
   }
   deeprec::growing_options options;
   options.granule_bytes = index_t{1} << 16;  // most columns have few tokens
