@@ -101,8 +101,7 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
            g.write(cross));
   make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, by_stack.template get<1>(),
            g.write(stack.weights));
-  make.add(part::update, "row update", row_update_op{row_optimizer}, located, of_rows,
-           g.write(rows));
+  make.add(part::update, "row update", row_update_op{row_optimizer}, located, of_rows, g.write(rows));
   return make.take();
 }
 

@@ -104,8 +104,7 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
            g.write(stack.weights));
   make.add(part::update, "wide update", row_update_op{wide_optimizer}, wide_located, of_weights,
            g.write(wide));
-  make.add(part::update, "deep update", row_update_op{deep_optimizer}, deep_located, of_rows,
-           g.write(deep));
+  make.add(part::update, "deep update", row_update_op{deep_optimizer}, deep_located, of_rows, g.write(deep));
   return make.take();
 }
 

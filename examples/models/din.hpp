@@ -68,7 +68,7 @@ class din {
   }
 
   din_options options_;
-  index_t row_width_;  // K
+  index_t row_width_;   // K
   slot_tables tables_;  // of items, then of categories
   stack_type unit_;
   dice_stack top_;
@@ -123,8 +123,7 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
   const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
                                                .initial_squares = model.options_.initial_squares};
   make.add(part::update, "stack step", dice_step_op{model.dense_optimizer()}, g.write(stack));
-  make.add(part::update, "row update", row_update_op{row_optimizer}, in.located, of_rows,
-           g.write(table));
+  make.add(part::update, "row update", row_update_op{row_optimizer}, in.located, of_rows, g.write(table));
   return make.take();
 }
 

@@ -149,7 +149,7 @@ class dssm {
   }
 
   dssm_options options_;
-  index_t row_width_;  // K
+  index_t row_width_;   // K
   slot_tables tables_;  // of items, then of categories
   stack_type users_, items_;
   std::vector<float> log_shares_;
@@ -197,8 +197,8 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
            g.write(users.weights));
   make.add(part::update, "item step", stack_step_op{model.dense_optimizer()}, by_items.template get<1>(),
            g.write(items.weights));
-  make.add(part::update, "row update", row_update_op{row_optimizer}, in.located,
-           of_rows.template get<0>(), g.write(table));
+  make.add(part::update, "row update", row_update_op{row_optimizer}, in.located, of_rows.template get<0>(),
+           g.write(table));
   return make.take();
 }
 

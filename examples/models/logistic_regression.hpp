@@ -129,8 +129,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
     use([](step& at) { return at.gradient; });
   }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    if (tables_.is_raw())
-      return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
+    if (tables_.is_raw()) return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
     return tables_.update_sums(on, batch.by_row, at.gradient, row_optimizer());
   }
 

@@ -1,9 +1,8 @@
-// The rows of all slots: one table behind each other for hashed buckets, or a growing table for each column of
-// tokens.
+// The rows of all slots: hashed buckets in one dense table, or a growing table for each column of tokens.
 //
-//   hashed   slot s reads and steps the rows [first_row[s], first_row[s + 1]) of one dense table
-//   raw      integers as before; a token's key is its hash: admit() gives it a row, once for each step.
-//            Everything else finds only: a key without a row reads zeros, and is not stepped
+//   hashed   slot s reads and steps the rows [first_row[s], first_row[s + 1]) of the table
+//   raw      integers as before; the key of a token is its hash. admit(), once for each step of training,
+//            gives keys rows. All else finds only: a key without a row reads zeros, and is not stepped
 //
 //   slot_tables tables(on, data.tables, 16, 0.001F, seed);
 //   tables.admit(on, batch.by_slot, found);                 training only; nothing for hashed buckets

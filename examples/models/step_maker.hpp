@@ -146,8 +146,7 @@ class step_maker : public step_maker_of<raw_rows> {
                                            deeprec::variable<slot_tables> variable, const inputs& in,
                                            graph_use use) {
     if (!tables.is_raw()) return add(part::lookup, name, resolve_op{&tables}, in.rows);
-    if (use == graph_use::predict)
-      return add(part::lookup, name, find_op{}, in.keys, graph().read(variable));
+    if (use == graph_use::predict) return add(part::lookup, name, find_op{}, in.keys, graph().read(variable));
     return add(part::lookup, name, admit_op{}, in.keys, graph().write(variable));
   }
 };

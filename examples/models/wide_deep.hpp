@@ -212,8 +212,8 @@ inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, ro
                                 by_stack.template get<0>());
   make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, by_stack.template get<1>(),
            g.write(stack.weights));
-  make.add(part::update, "wide update", row_update_op{model.wide_optimizer()}, wide_located,
-           of_weights, g.write(wide));
+  make.add(part::update, "wide update", row_update_op{model.wide_optimizer()}, wide_located, of_weights,
+           g.write(wide));
   make.add(part::update, "deep update", row_update_op{model.row_optimizer()}, deep_located, of_rows,
            g.write(deep));
   return make.take();

@@ -53,8 +53,7 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
     input.source = std::make_unique<text_rows>(o.data, memory);
   }
   if (o.has_raw_keys()) {
-    input.tables.emplace(
-        key_rules{.admit = o.admit, .ttl = o.ttl, .capacity = o.capacity});
+    input.tables.emplace(key_rules{.admit = o.admit, .ttl = o.ttl, .capacity = o.capacity});
   } else {
     input.tables.emplace(input.source->table_rows());
   }

@@ -47,7 +47,8 @@ namespace {
 void print(const table_counts& of) {
   const auto count = [](index_t number) { return static_cast<long long>(number); };
   std::printf(
-      "         %lld keys have rows, %lld wait; %lld were admitted, %lld refused, %lld evicted; %.1f MB of rows, "
+      "         %lld keys have rows, %lld wait; %lld were admitted, %lld refused, %lld evicted; %.1f MB of "
+      "rows, "
       "%.1f of index, %.1f of filter\n",
       count(of.keys), count(of.candidates), count(of.admitted), count(of.refused), count(of.evicted),
       1e-6 * static_cast<double>(of.row_bytes), 1e-6 * static_cast<double>(of.index_bytes),

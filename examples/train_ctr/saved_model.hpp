@@ -3,12 +3,10 @@
 //
 //   --epochs 2   =   --epochs 1 --save FILE,  then  --load FILE --epochs 1        bit for bit
 //
-// With raw keys it holds no candidates and no ages of rows: with --admit, --ttl and --capacity a run that goes
-// on counts and ages anew.
-//
-// The file holds the model's parts, its sizes, and its vocabulary: what the rows of its tables stand for. The
-// rows' order follows from the seed and the size of a window, so the place of the training is the number of
-// rows trained on. A step is whole: a file may stand between any two.
+// The file holds the model's parts, its sizes, and its vocabulary: what the rows of its tables stand for. Of
+// raw keys it holds neither candidates nor ages of rows: with --admit, --ttl or --capacity a run that goes on
+// counts anew, and is another one. The rows' order follows from the seed and the size of a window, so the
+// place of the training is the number of rows trained on. A step is whole: a file may stand between any two.
 //
 // A vocabulary has for_each_size(visit), as the options of a model, and parts(), as a model.
 #pragma once

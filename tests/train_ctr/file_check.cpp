@@ -114,8 +114,8 @@ void check_predictions(char** paths) {
   std::size_t count = 0;
   for (std::string line; std::getline(rows, line); ++count) {
     require(bool(probabilities >> p) && p > 0 && p < 1, "no probability for row " + std::to_string(count));
-    require(!has_logits || (count < logits.size() &&
-                            std::abs(p - 1 / (1 + std::exp(-double{logits[count]}))) < 1e-6),
+    require(!has_logits ||
+                (count < logits.size() && std::abs(p - 1 / (1 + std::exp(-double{logits[count]}))) < 1e-6),
             "the logit of row " + std::to_string(count) + " is another");
     loss -= std::log(line.front() == '1' ? p : 1 - p);
   }

@@ -59,7 +59,7 @@ struct criteo_format {
   }
 
   table_sizes rows = same_size(index_t{1} << 20);  ///< 0: the id of a token is its 64-bit hash
-  token_use tokens = token_use::hashed;  ///< as_is: row numbers, also written as "84.0"
+  token_use tokens = token_use::hashed;            ///< as_is: row numbers, also written as "84.0"
   bucket_function bucket = nullptr;  ///< computes the row of a token, such as farmhash_bucket; null: the hash
   float missing_dense = 0.0F;
   char delimiter = '\0';  ///< '\0': tab if the first line has one, else comma
@@ -85,9 +85,10 @@ struct criteo_format {
     for (const index_t size : rows) {
       const bool is_hash = size == 0 && tokens == token_use::hashed && bucket == nullptr;
       if (size <= 0 && !is_hash) {
-        return {errc::unsupported,
-                "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0, or 0 for the hash of a "
-                "token, without bucket"};
+        return {
+            errc::unsupported,
+            "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0, or 0 for the hash of a "
+            "token, without bucket"};
       }
     }
     if (bucket != nullptr && tokens == token_use::as_is)
