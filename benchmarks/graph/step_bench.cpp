@@ -64,7 +64,7 @@ template <class Model>
 struct trained_graph {
   deeprec::inline_executor here;
   deeprec::executor_ref on{here};
-  Model model{on, shared_data().tables->first_row, 1};
+  Model model{on, *shared_data().tables, 1};
   graph_step step = make_graph_step(model, *shared_data().tables, batch_source(shared_data(), steps));
 };
 

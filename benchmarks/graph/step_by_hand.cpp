@@ -6,7 +6,7 @@ using namespace ctr;
 
 void dlrm_by_hand::prepare(const raw_rows& raw) {
   decode_op{}(raw, dense_, labels_);
-  for (index_t n = 0; n < integers; ++n) bucket_integer_op{n}(raw, rows_[static_cast<std::size_t>(n)]);
+  for (index_t n = 0; n < integers; ++n) bucket_integer_op<>{n}(raw, rows_[static_cast<std::size_t>(n)]);
   for (index_t s = 0; s < tokens; ++s) {
     hash_op{s, tables_.ids(integers + s)}(raw, ids_[static_cast<std::size_t>(s)]);
   }
@@ -21,12 +21,12 @@ void dlrm_by_hand::prepare(const raw_rows& raw) {
 deeprec::status dlrm_by_hand::run(const step_context& on, const raw_rows& raw) {
   using deeprec::compute_input_gradient;
   prepare(raw);
-  const slot_features& features = model_.features();
+  slot_tables& tables = model_.tables();
   stack_type &bottom = model_.bottom(), &top = model_.top();
   const index_t batch = raw.rows, width = model_.width();
   found_.reset();
-  if (const status s = features.resolve(on, by_slot_, found_); !s) return s;
-  if (const status s = features.look_up(on, found_, pooled_.make(batch, slots * width)); !s) return s;
+  if (const status s = tables.resolve(on, by_slot_, found_); !s) return s;
+  if (const status s = tables.look_up(on, found_, pooled_.make(batch, slots * width)); !s) return s;
   if (const status s = stack_forward(on, bottom, bottom.own_pass(), dense_.view()); !s) return s;
   if (const status s = interact(on, bottom.output(), pooled_.view(), crossed_.make(batch, top.size(0))); !s)
     return s;
@@ -48,7 +48,7 @@ deeprec::status dlrm_by_hand::run(const step_context& on, const raw_rows& raw) {
   }
   if (const status s = stack_step(on, bottom, model_.stack_optimizer()); !s) return s;
   if (const status s = stack_step(on, top, model_.stack_optimizer()); !s) return s;
-  return features.update(on, by_slot_, found_, of_rows_.view(), model_.row_optimizer());
+  return tables.update(on, by_slot_, found_, of_rows_.view(), model_.row_optimizer());
 }
 
 }  // namespace graph_bench

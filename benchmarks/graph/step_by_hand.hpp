@@ -29,7 +29,7 @@ class dlrm_by_hand {
   std::vector<ctr::token_ids> ids_;
   std::vector<ctr::slot_rows> rows_;
   std::vector<ctr::slot_bags> by_slot_;
-  ctr::slot_features::found_rows found_;
+  ctr::slot_tables::found_rows found_;
   ctr::matrix dense_, labels_, pooled_, crossed_, slope_, of_bottom_, of_rows_;
 };
 

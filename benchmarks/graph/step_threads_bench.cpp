@@ -27,7 +27,7 @@ using namespace ctr;
 
 struct trained {
   trained(deeprec::executor_ref executor, const graph_bench::step_batches& data, index_t steps)
-      : on(executor), model(on, data.tables->first_row, 1), source(data, steps) {}
+      : on(executor), model(on, *data.tables, 1), source(data, steps) {}
   deeprec::executor_ref on;
   dlrm model;
   graph_bench::batch_source source;

@@ -4,9 +4,10 @@
 //   sparse_batch ── gather, the one copy ──> dense (B, 26)  [ 0.3 log(1 + integer) ... | missing? ... ]
 //                   of a fingerprint         ids (39, B)    rows of each slot's table, for by_slot
 //                                             or (B, 39)    rows among all, for by_row
+//                                           keys (39, B)    buckets and fingerprints, for by_key
 //
-// Rows hold a token as its fingerprint, the first 62 bits of its hash; an id is that as a fraction of 2^62,
-// times the ids of its column.
+// Rows hold a token as its fingerprint, its hash of 64 bits; an id is that as a fraction of 2^64, times the
+// ids of its column. With raw keys a fingerprint is the key of a row, and columns have no ids.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +15,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/hash.hpp>
 #include <deeprec/core/jagged_view.hpp>
@@ -41,18 +45,15 @@ inline constexpr index_t integer_buckets = 512;
 inline constexpr float dense_scale = 0.3F;
 inline constexpr int rare_below = 2;  ///< uses by training rows
 
-/// Fingerprints of tokens are below this number.
-inline constexpr index_t fingerprints = index_t{1} << 62;
-
-/// The id of a token in a column of `ids` ids: what hash_bucket makes of the whole hash where ids <= 2^62.
+/// The id of a token in a column of `ids` ids.
 inline index_t id_of(std::int64_t fingerprint, index_t ids) {
-  return deeprec::hash_bucket(static_cast<std::uint64_t>(fingerprint) << 2, ids);
+  return deeprec::hash_bucket(static_cast<std::uint64_t>(fingerprint), ids);
 }
-/// The least fingerprint of an id.
+/// The least fingerprint of an id, as an unsigned number.
 inline std::int64_t fingerprint_of(index_t id, index_t ids) {
   __extension__ using wide = unsigned __int128;
-  return static_cast<std::int64_t>(((static_cast<wide>(id) << 62) + static_cast<wide>(ids) - 1) /
-                                   static_cast<wide>(ids));
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(
+      ((static_cast<wide>(id) << 64) + static_cast<wide>(ids) - 1) / static_cast<wide>(ids)));
 }
 
 /// What a user can mend: one line on stderr, and exit code 1.
@@ -60,8 +61,17 @@ struct failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The tables of the slots. A token's row in its table is 1 + its id; row 0 is that of rare tokens.
+/// Of raw keys: which get rows, and for how long.
+struct key_rules {
+  std::uint32_t admit = 1;  ///< occurrences in training, from which on a key has a row
+  std::uint64_t ttl = 0;    ///< steps without its key after which a row goes; 0: none goes
+  index_t capacity = 0;     ///< rows of a column at most, the least recent go; 0: any number
+};
+
+/// The tables of the slots. A token's row in its table is 1 + its id; row 0 is that of rare tokens. With raw
+/// keys these are the tables of integers only.
 struct ctr_tables {
+  std::optional<key_rules> raw;
   std::vector<index_t> first_row;  // of each slot's table among all; one more: the rows of all
   /// Uses of each row by the training rows, none above rare_below. Rows of tokens that are used less become
   /// row 0 of their table, which no token has: there is little to learn about each of them, but something
@@ -75,12 +85,14 @@ struct ctr_tables {
     for (const index_t size : token_rows) first_row.push_back(first_row.back() + 1 + size);
     uses.resize(static_cast<std::size_t>(rows()));
   }
+  explicit ctr_tables(const key_rules& rules) : ctr_tables(std::array<index_t, 0>{}) { raw = rules; }
   [[nodiscard]] index_t rows() const { return first_row.back(); }
   [[nodiscard]] index_t first(index_t slot) const { return first_row[static_cast<std::size_t>(slot)]; }
 
   /// Ids of the token column of a slot.
   [[nodiscard]] index_t ids(index_t slot) const { return first(slot + 1) - first(slot) - 1; }
 
+  /// @pre !raw
   void count(const sparse_batch& batch, index_t row) {
     for (index_t s = 0; s < tokens; ++s) {
       const index_t slot = integers + s, id = id_of(batch.feature(s).ids()[row], ids(slot));
@@ -130,29 +142,58 @@ inline index_t integer_bucket(float x) {
 }
 
 using slot_bags = deeprec::fixed_hotness_view<row_id>;
+using key_bags = deeprec::fixed_hotness_view<std::int64_t>;
 
-/// How a model wants its ids.
-enum class id_order { by_slot, by_row };
+/// How a model wants its ids; by_key: raw keys, whatever the model.
+enum class id_order { by_slot, by_row, by_key };
+
+/// The ids of each slot, B bags with one id each: rows of its table, or keys.
+struct slot_ids {
+  std::span<const slot_bags> rows;
+  std::span<const key_bags> keys;
+
+  slot_ids() = default;
+  slot_ids(const std::vector<slot_bags>& of) : rows(of) {}
+  slot_ids(const std::vector<key_bags>& of) : keys(of) {}
+  [[nodiscard]] bool empty() const { return rows.empty() && keys.empty(); }
+  [[nodiscard]] index_t features() const { return static_cast<index_t>(rows.size() + keys.size()); }
+  [[nodiscard]] index_t bags() const { return rows.empty() ? keys[0].bags() : rows[0].bags(); }
+};
+
+/// Memory of the lists.
+struct slot_lists {
+  std::vector<slot_bags> rows;
+  std::vector<key_bags> keys;
+
+  void assign(const slot_ids& ids, index_t first, index_t count) {
+    rows.assign(ids.rows.begin(), ids.rows.end());
+    keys.assign(ids.keys.begin(), ids.keys.end());
+    const auto cut = [&](auto& bags) {
+      bags = deeprec::batch_traits<std::remove_reference_t<decltype(bags)>>::split(bags, first, count);
+    };
+    for (slot_bags& bags : rows) cut(bags);
+    for (key_bags& bags : keys) cut(bags);
+  }
+  [[nodiscard]] slot_ids view() const { return keys.empty() ? slot_ids(rows) : slot_ids(keys); }
+};
 
 /// What a model sees of some rows.
 struct ctr_batch {
-  matrix_view<const float> labels;     // (B, 1)
-  matrix_view<const float> dense;      // (B, 26)
-  std::span<const slot_bags> by_slot;  // 39 batches of B bags with one id each: rows of the slot's table
-  slot_bags by_row;                    // B bags of 39 ids each: rows among all
+  matrix_view<const float> labels;  // (B, 1)
+  matrix_view<const float> dense;   // (B, 26)
+  slot_ids by_slot;                 // of the 39 slots
+  slot_bags by_row;                 // B bags of 39 ids each: rows among all
 
   [[nodiscard]] index_t rows() const { return dense.extent(0); }
-  /// Some of the samples; `slots_memory` holds their by_slot.
-  [[nodiscard]] ctr_batch part(const deeprec::micro_chunk& chunk,
-                               std::vector<slot_bags>& slots_memory) const {
+  /// Some of the samples; `memory` holds their by_slot.
+  [[nodiscard]] ctr_batch part(const deeprec::micro_chunk& chunk, slot_lists& memory) const {
     ctr_batch some{chunk.of(labels), chunk.of(dense), {}, {}};
     if (by_slot.empty()) {
       some.by_row = chunk.of(by_row);
       return some;
     }
-    slots_memory.assign(by_slot.begin(), by_slot.end());
-    for (slot_bags& bags : slots_memory) bags = chunk.of(bags);
-    some.by_slot = slots_memory;
+    memory.assign(by_slot, chunk.first, chunk.count);
+    some.by_slot = memory.view();
     return some;
   }
 };
@@ -179,8 +220,13 @@ class gathered_rows {
   gathered_rows(index_t largest, id_order order) : largest_(largest), order_(order) {
     labels_.resize(static_cast<std::size_t>(largest));
     dense_.resize(static_cast<std::size_t>(largest * dense_width));
+    if (order == id_order::by_key) {
+      keys_.resize(static_cast<std::size_t>(largest * slots));
+      lists_.keys.resize(static_cast<std::size_t>(slots));
+      return;
+    }
     ids_.resize(static_cast<std::size_t>(largest * slots));
-    by_slot_.resize(static_cast<std::size_t>(slots));
+    lists_.rows.resize(static_cast<std::size_t>(slots));
   }
   [[nodiscard]] index_t rows() const { return rows_; }
   void clear() { rows_ = 0; }
@@ -191,6 +237,14 @@ class gathered_rows {
     labels_[static_cast<std::size_t>(i)] = from.labels()[static_cast<std::size_t>(row)];
     const float* const numbers = from.dense().row(row);
     decode_integers(numbers, dense_.data() + i * dense_width);
+    if (order_ == id_order::by_key) {
+      const auto put_key = [&](index_t slot, std::int64_t key) {
+        keys_[static_cast<std::size_t>(slot * largest_ + i)] = key;
+      };
+      for (index_t n = 0; n < integers; ++n) put_key(n, integer_bucket(numbers[n]));
+      for (index_t s = 0; s < tokens; ++s) put_key(integers + s, from.feature(s).ids()[row]);
+      return;
+    }
     for (index_t n = 0; n < integers; ++n) put(i, n, integer_bucket(numbers[n]), tables);
     for (index_t s = 0; s < tokens; ++s) {
       const index_t slot = integers + s;
@@ -204,9 +258,14 @@ class gathered_rows {
       return batch;
     }
     for (index_t s = 0; s < slots; ++s) {
-      by_slot_[static_cast<std::size_t>(s)] = slot_bags(ids_.data() + s * largest_, rows_, 1);
+      const auto at = static_cast<std::size_t>(s);
+      if (order_ == id_order::by_key) {
+        lists_.keys[at] = key_bags(keys_.data() + s * largest_, rows_, 1);
+      } else {
+        lists_.rows[at] = slot_bags(ids_.data() + s * largest_, rows_, 1);
+      }
     }
-    batch.by_slot = by_slot_;
+    batch.by_slot = lists_.view();
     return batch;
   }
 
@@ -224,7 +283,8 @@ class gathered_rows {
   index_t rows_ = 0;
   std::vector<float> labels_, dense_;
   std::vector<row_id> ids_;
-  std::vector<slot_bags> by_slot_;
+  std::vector<std::int64_t> keys_;
+  slot_lists lists_;
 };
 
 }  // namespace ctr

@@ -35,27 +35,24 @@ class dcn {
   static constexpr const char* name = "dcn";
   using options = dcn_options;
 
-  /// first_row: where each slot's table begins in the rows of all; one more, their number.
-  dcn(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
-      const dcn_options& o = {})
+  dcn(const step_context& on, const ctr_tables& tables, std::uint64_t seed, const dcn_options& o = {})
       : options_(o),
-        table_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
-        features_(table_.view(), first_row),
+        tables_(on, tables, o.width, o.first_rows, deeprec::mix64(seed + 1)),
         cross_(dense_width + slots * o.width, o.layers, deeprec::counter_rng(deeprec::mix64(seed + 2)),
                o.precision.math),
         stack_(with_ends(cross_.width(), o.top, 1), deeprec::mlp_output::linear, deeprec::counter_rng(seed),
                deeprec::weight_init::he, 100, std::pmr::get_default_resource(), o.precision) {}
-  dcn(const dcn&) = delete;  // its features refer to its table
-  dcn& operator=(const dcn&) = delete;
 
   /// All that training changes, under its names.
-  [[nodiscard]] std::vector<deeprec::named_table> parts() {
-    std::vector<deeprec::named_table> all = {name_table("dcn, rows", table_.view())};
+  [[nodiscard]] model_parts parts(const std::string& from = {}) {
+    model_parts all;
+    tables_.add_parts(all, "dcn, rows", from);
     stack_.make_state(dense_optimizer()).or_throw();
     add_parts(all, "dcn, cross layers", cross_);
     add_parts(all, "dcn, stack", stack_);
     return all;
   }
+  [[nodiscard]] table_counts counts() const { return tables_.counts(); }
 
   friend graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_reader read, graph_use use);
 
@@ -65,8 +62,7 @@ class dcn {
   }
 
   dcn_options options_;
-  table_type table_;  // of all slots
-  slot_features features_;
+  slot_tables tables_;
   cross_stack cross_;
   stack_type stack_;
 };
@@ -76,16 +72,15 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
   step_maker make;
   deeprec::step_graph& g = make.graph();
   const index_t width = model.options_.width;
-  const auto rows = g.variable("rows", model.table_);
+  const auto rows = g.variable("rows", model.tables_);
   const auto cross = g.variable("cross layers", model.cross_);
   const auto cross_local = g.local("cross pass", [&model] { return cross_pass(model.cross_); });
   const graph_stack stack = make.add_stack("stack", model.stack_);
   const auto in = make.add_inputs(tables, std::move(read));
 
-  const slot_features* const features = &model.features_;
-  const auto located = make.add(part::lookup, "resolve", resolve_op{features}, in.rows);
+  const auto located = make.add_resolve("resolve", model.tables_, rows, in, use);
   const auto input =
-      make.add(part::lookup, "lookup", lookup_beside_op{features, width}, in.dense, located, g.read(rows));
+      make.add(part::lookup, "lookup", lookup_beside_op{width}, in.dense, located, g.read(rows));
   const auto crossed = make.add(part::forward, "cross forward", cross_forward_op{}, input, g.read(cross),
                                 g.write(cross_local));
   const auto logits = make.add(part::forward, "stack forward", stack_forward_op{}, crossed,
@@ -106,8 +101,7 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
            g.write(cross));
   make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, by_stack.template get<1>(),
            g.write(stack.weights));
-  make.add(part::update, "row update", row_update_op{features, row_optimizer}, located, of_rows,
-           g.write(rows));
+  make.add(part::update, "row update", row_update_op{row_optimizer}, located, of_rows, g.write(rows));
   return make.take();
 }
 

@@ -35,28 +35,23 @@ class deepfm {
   static constexpr const char* name = "deepfm";
   using options = deepfm_options;
 
-  /// first_row: where each slot's table begins in the rows of all; one more, their number.
-  deepfm(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
-         const deepfm_options& o = {})
+  deepfm(const step_context& on, const ctr_tables& tables, std::uint64_t seed, const deepfm_options& o = {})
       : options_(o),
-        wide_(make_table(on, first_row.back(), 1)),
-        deep_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
-        wide_features_(wide_.view(), first_row),
-        deep_features_(deep_.view(), first_row),
+        wide_(on, tables, 1),
+        deep_(on, tables, o.width, o.first_rows, deeprec::mix64(seed + 1)),
         stack_(with_ends(dense_width + slots * o.width, o.top, 1), deeprec::mlp_output::linear,
                deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
                o.precision) {}
-  deepfm(const deepfm&) = delete;  // its features refer to its tables
-  deepfm& operator=(const deepfm&) = delete;
-
   /// All that training changes, under its names.
-  [[nodiscard]] std::vector<deeprec::named_table> parts() {
-    std::vector<deeprec::named_table> all = {name_table("deepfm, wide rows", wide_.view()),
-                                             name_table("deepfm, deep rows", deep_.view())};
+  [[nodiscard]] model_parts parts(const std::string& from = {}) {
+    model_parts all;
+    wide_.add_parts(all, "deepfm, wide rows", from);
+    deep_.add_parts(all, "deepfm, deep rows", from);
     stack_.make_state(dense_optimizer()).or_throw();
     add_parts(all, "deepfm, stack", stack_);
     return all;
   }
+  [[nodiscard]] table_counts counts() const { return counts_of_twins(wide_, deep_); }
 
   friend graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_reader read, graph_use use);
 
@@ -66,8 +61,7 @@ class deepfm {
   }
 
   deepfm_options options_;
-  table_type wide_, deep_;
-  slot_features wide_features_, deep_features_;
+  slot_tables wide_, deep_;
   stack_type stack_;
 };
 
@@ -80,13 +74,11 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
   const graph_stack stack = make.add_stack("stack", model.stack_);
   const auto in = make.add_inputs(tables, std::move(read));
 
-  const slot_features *const of_wide = &model.wide_features_, *const of_deep = &model.deep_features_;
-  const auto wide_located = make.add(part::lookup, "wide resolve", resolve_op{of_wide}, in.rows);
-  const auto deep_located = make.add(part::lookup, "deep resolve", resolve_op{of_deep}, in.rows);
-  const auto weights =
-      make.add(part::lookup, "wide lookup", lookup_op{of_wide, 1}, wide_located, g.read(wide));
-  const auto input = make.add(part::lookup, "deep lookup", lookup_beside_op{of_deep, width}, in.dense,
-                              deep_located, g.read(deep));
+  const auto wide_located = make.add_resolve("wide resolve", model.wide_, wide, in, use);
+  const auto deep_located = make.add_resolve("deep resolve", model.deep_, deep, in, use);
+  const auto weights = make.add(part::lookup, "wide lookup", lookup_op{1}, wide_located, g.read(wide));
+  const auto input =
+      make.add(part::lookup, "deep lookup", lookup_beside_op{width}, in.dense, deep_located, g.read(deep));
   const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.read(stack.weights),
                             g.write(stack.pass));
   const auto pairs = make.add(part::forward, "factorize forward", factorize_op{dense_width, width}, input);
@@ -110,10 +102,9 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
                                                 .initial_squares = model.options_.initial_squares};
   make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, by_stack.template get<1>(),
            g.write(stack.weights));
-  make.add(part::update, "wide update", row_update_op{of_wide, wide_optimizer}, wide_located, of_weights,
+  make.add(part::update, "wide update", row_update_op{wide_optimizer}, wide_located, of_weights,
            g.write(wide));
-  make.add(part::update, "deep update", row_update_op{of_deep, deep_optimizer}, deep_located, of_rows,
-           g.write(deep));
+  make.add(part::update, "deep update", row_update_op{deep_optimizer}, deep_located, of_rows, g.write(deep));
   return make.take();
 }
 

@@ -43,21 +43,19 @@ class din {
   din(const step_context& on, const history_tables& tables, std::uint64_t seed, const din_options& o = {})
       : options_(o),
         row_width_(tables.features() * o.width),
-        table_(make_table(on, tables.first_row().back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
-        features_(table_.view(), tables.first_row(), tables.unknown),
+        tables_(on, tables.first_row(), o.width, o.first_rows, deeprec::mix64(seed + 1), tables.unknown),
         unit_(with_ends(4 * row_width_, o.unit, 1), deeprec::mlp_output::linear, deeprec::counter_rng(seed),
               deeprec::weight_init::he, 100, std::pmr::get_default_resource(), o.precision),
         top_(with_ends(3 * row_width_, o.top, 1), deeprec::counter_rng(seed), o.precision) {}
-  din(const din&) = delete;  // its features refer to its table
-  din& operator=(const din&) = delete;
 
   /// All that training changes, under its names.
-  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+  [[nodiscard]] model_parts parts() {
     unit_.make_state(dense_optimizer()).or_throw();
-    std::vector<deeprec::named_table> all = {name_table("din, rows", table_.view())};
+    model_parts all;
+    tables_.add_parts(all, "din, rows", {});
     if (options_.attention) add_parts(all, "din, attention", unit_);
     add_parts(all, "din, stack", top_);
-    all.push_back(name_table("din, averages of Dice", as_table(top_.averages())));
+    all.tables.push_back(name_table("din, averages of Dice", as_table(top_.averages())));
     return all;
   }
 
@@ -70,9 +68,8 @@ class din {
   }
 
   din_options options_;
-  index_t row_width_;  // K
-  table_type table_;   // of items, then of categories
-  slot_features features_;
+  index_t row_width_;   // K
+  slot_tables tables_;  // of items, then of categories
   stack_type unit_;
   dice_stack top_;
 };
@@ -83,9 +80,9 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
   history_step_maker make;
   deeprec::step_graph& g = make.graph();
   const bool attention = model.options_.attention;
-  const auto table = g.variable("rows", model.table_);
+  const auto table = g.variable("rows", model.tables_);
   const auto stack = g.variable("stack", model.top_);
-  const auto in = make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
+  const auto in = make.add_inputs(tables, model.tables_, model.options_.width, table, std::move(read));
   const auto mode = use == graph_use::train ? deeprec::dice_mode::batch : deeprec::dice_mode::fixed;
 
   deeprec::value<matrix> compared, scores;
@@ -126,8 +123,7 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
   const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
                                                .initial_squares = model.options_.initial_squares};
   make.add(part::update, "stack step", dice_step_op{model.dense_optimizer()}, g.write(stack));
-  make.add(part::update, "row update", row_update_op{&model.features_, row_optimizer}, in.located, of_rows,
-           g.write(table));
+  make.add(part::update, "row update", row_update_op{row_optimizer}, in.located, of_rows, g.write(table));
   return make.take();
 }
 

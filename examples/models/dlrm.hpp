@@ -42,12 +42,9 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
   static constexpr id_order ids = id_order::by_slot;
   using options = dlrm_options;
 
-  /// first_row: where each slot's table begins in the rows of all; one more, their number.
-  dlrm(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
-       const dlrm_options& o = {})
+  dlrm(const step_context& on, const ctr_tables& tables, std::uint64_t seed, const dlrm_options& o = {})
       : options_(o),
-        table_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
-        features_(table_.view(), first_row),
+        tables_(on, tables, o.width, o.first_rows, deeprec::mix64(seed + 1)),
         bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
                 deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
                 o.precision),
@@ -57,11 +54,8 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
     whole_.bottom = &bottom_.own_pass();
     whole_.top = &top_.own_pass();
   }
-  dlrm(const dlrm&) = delete;  // its features refer to its table
-  dlrm& operator=(const dlrm&) = delete;
-
   struct step {
-    slot_features::found_rows found;
+    slot_tables::found_rows found;
     matrix_view<float> pooled, gradient;  // (B, 39 D)
     std::vector<float> pooled_memory, gradient_memory;
 
@@ -76,11 +70,14 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
     at.pooled = room(at.pooled_memory, rows, slots * options_.width);
     at.gradient = room(at.gradient_memory, rows, slots * options_.width);
   }
+  [[nodiscard]] status admit(const step_context& on, const ctr_batch& batch, step& at) {
+    return tables_.admit(on, batch.by_slot, at.found);
+  }
   [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
-    return features_.look_up(on, batch.by_slot, at.found, at.pooled);
+    return tables_.look_up(on, batch.by_slot, at.found, at.pooled);
   }
   [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
-    return features_.look_up(on, batch.by_slot, at.pooled);
+    return tables_.look_up(on, batch.by_slot, at.pooled);
   }
 
   using pass = dlrm_pass;
@@ -145,30 +142,30 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
     use([](step& at) { return at.gradient; });
   }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    return features_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
+    return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
   }
 
   // What the step is made of, for its graph.
-  [[nodiscard]] table_type& table() { return table_; }
-  [[nodiscard]] const slot_features& features() const { return features_; }
+  [[nodiscard]] slot_tables& tables() { return tables_; }
   [[nodiscard]] stack_type& bottom() { return bottom_; }
   [[nodiscard]] stack_type& top() { return top_; }
   [[nodiscard]] index_t width() const { return options_.width; }
 
   /// All that training changes, under its names.
-  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+  [[nodiscard]] model_parts parts(const std::string& from = {}) {
     for_each_stack(
         [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
-    std::vector<deeprec::named_table> all = {name_table("dlrm, rows", table_.view())};
+    model_parts all;
+    tables_.add_parts(all, "dlrm, rows", from);
     add_parts(all, "dlrm, bottom", bottom_);
     add_parts(all, "dlrm, top", top_);
     return all;
   }
+  [[nodiscard]] table_counts counts() const { return tables_.counts(); }
 
  private:
   dlrm_options options_;
-  table_type table_;  // of all slots
-  slot_features features_;
+  slot_tables tables_;
   stack_type bottom_, top_;
 };
 
@@ -177,15 +174,13 @@ inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_rea
                                   graph_use use = graph_use::train) {
   step_maker make;
   deeprec::step_graph& g = make.graph();
-  const auto rows = g.variable("rows", model.table());
+  const auto rows = g.variable("rows", model.tables());
   const graph_stack bottom = make.add_stack("bottom", model.bottom()),
                     top = make.add_stack("top", model.top());
   const auto in = make.add_inputs(tables, std::move(read));
 
-  const slot_features* const features = &model.features();
-  const auto located = make.add(part::lookup, "resolve", resolve_op{features}, in.rows);
-  const auto pooled =
-      make.add(part::lookup, "lookup", lookup_op{features, model.width()}, located, g.read(rows));
+  const auto located = make.add_resolve("resolve", model.tables(), rows, in, use);
+  const auto pooled = make.add(part::lookup, "lookup", lookup_op{model.width()}, located, g.read(rows));
   const auto low = make.add(part::forward, "bottom forward", stack_forward_op{}, in.dense,
                             g.read(bottom.weights), g.write(bottom.pass));
   const auto crossed =
@@ -206,7 +201,7 @@ inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_rea
            g.write(bottom.weights));
   make.add(part::update, "top step", stack_step_op{model.stack_optimizer()}, by_top.template get<1>(),
            g.write(top.weights));
-  make.add(part::update, "row update", row_update_op{features, model.row_optimizer()}, located,
+  make.add(part::update, "row update", row_update_op{model.row_optimizer()}, located,
            gradients.template get<1>(), g.write(rows));
   return make.take();
 }

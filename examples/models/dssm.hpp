@@ -115,8 +115,7 @@ class dssm {
   dssm(const step_context& on, const history_tables& tables, std::uint64_t seed, const dssm_options& o = {})
       : options_(o),
         row_width_(tables.features() * o.width),
-        table_(make_table(on, tables.first_row().back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
-        features_(table_.view(), tables.first_row(), tables.unknown),
+        tables_(on, tables.first_row(), o.width, o.first_rows, deeprec::mix64(seed + 1), tables.unknown),
         users_(with_ends(row_width_, o.top, o.vector), deeprec::mlp_output::linear,
                deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
                o.precision),
@@ -130,12 +129,10 @@ class dssm {
           static_cast<float>(std::log(static_cast<double>(std::max<index_t>(uses, 1)) / all)));
     }
   }
-  dssm(const dssm&) = delete;  // its features refer to its table
-  dssm& operator=(const dssm&) = delete;
-
   /// All that training changes, under its names.
-  [[nodiscard]] std::vector<deeprec::named_table> parts() {
-    std::vector<deeprec::named_table> all = {name_table("dssm, rows", table_.view())};
+  [[nodiscard]] model_parts parts() {
+    model_parts all;
+    tables_.add_parts(all, "dssm, rows", {});
     users_.make_state(dense_optimizer()).or_throw();
     items_.make_state(dense_optimizer()).or_throw();
     add_parts(all, "dssm, user", users_);
@@ -152,9 +149,8 @@ class dssm {
   }
 
   dssm_options options_;
-  index_t row_width_;  // K
-  table_type table_;   // of items, then of categories
-  slot_features features_;
+  index_t row_width_;   // K
+  slot_tables tables_;  // of items, then of categories
   stack_type users_, items_;
   std::vector<float> log_shares_;
 };
@@ -164,10 +160,10 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
                                                     reader_of<history_batch> read, graph_use use) {
   history_step_maker make;
   deeprec::step_graph& g = make.graph();
-  const auto table = g.variable("rows", model.table_);
+  const auto table = g.variable("rows", model.tables_);
   const graph_stack users = make.add_stack("user", model.users_),
                     items = make.add_stack("item", model.items_);
-  const auto in = make.add_inputs(tables, &model.features_, model.options_.width, table, std::move(read));
+  const auto in = make.add_inputs(tables, model.tables_, model.options_.width, table, std::move(read));
 
   const auto scores = make.add(part::forward, "even scores", even_scores_op{}, in.batch);
   const auto pool = make.add(part::forward, "pool", pool_op{}, in.batch, in.rows, scores);
@@ -201,8 +197,8 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
            g.write(users.weights));
   make.add(part::update, "item step", stack_step_op{model.dense_optimizer()}, by_items.template get<1>(),
            g.write(items.weights));
-  make.add(part::update, "row update", row_update_op{&model.features_, row_optimizer}, in.located,
-           of_rows.template get<0>(), g.write(table));
+  make.add(part::update, "row update", row_update_op{row_optimizer}, in.located, of_rows.template get<0>(),
+           g.write(table));
   return make.take();
 }
 

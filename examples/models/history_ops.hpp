@@ -192,8 +192,8 @@ class history_step_maker : public step_maker_of<history_batch> {
     deeprec::value<matrix> rows;  // (B + N, K)
   };
 
-  inputs add_inputs(const history_tables& tables, const slot_features* features, index_t width,
-                    deeprec::variable<table_type> table, reader_of<history_batch> read) {
+  inputs add_inputs(const history_tables& tables, const slot_tables& rows_of, index_t width,
+                    deeprec::variable<slot_tables> table, reader_of<history_batch> read) {
     const auto batch = add_source(std::move(read));
     const auto labels = add(part::read, "labels", history_labels_op{}, batch);
     set_labels(labels);
@@ -202,8 +202,8 @@ class history_step_maker : public step_maker_of<history_batch> {
     if (tables.categories > 0) {
       ids.push_back(add(part::read, "categories", history_categories_op{&tables}, items));
     }
-    const auto located = add(part::lookup, "resolve", resolve_op{features}, ids);
-    const auto rows = add(part::lookup, "lookup", lookup_op{features, width}, located, graph().read(table));
+    const auto located = add(part::lookup, "resolve", resolve_op{&rows_of}, ids);
+    const auto rows = add(part::lookup, "lookup", lookup_op{width}, located, graph().read(table));
     return {batch, labels, located, rows};
   }
 };

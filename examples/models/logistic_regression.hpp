@@ -1,9 +1,10 @@
 // Logistic regression over the ids and the numbers: what every other model has to beat.
 //
 //   dense ─> linear ───────────────────┐
-//   39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit
+//   39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit       (raw keys: feature_group, and the sum)
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "model.hpp"
@@ -26,7 +27,7 @@ struct lr_options {
 struct lr_pass {
   deeprec::mlp_pass* linear = nullptr;
   std::vector<deeprec::mlp_pass> own{};  // where it is not the stack's
-  std::vector<float> logits_memory{};
+  std::vector<float> logits_memory{}, slope_memory{};
   matrix_view<const float> logits{};
 };
 
@@ -36,10 +37,10 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   static constexpr id_order ids = id_order::by_row;
   using options = lr_options;
 
-  logistic_regression(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
+  logistic_regression(const step_context& on, const ctr_tables& tables, std::uint64_t seed,
                       const lr_options& o = {})
       : options_(o),
-        table_(make_table(on, first_row.back(), 1)),
+        tables_(on, tables, 1),
         linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed),
                 deeprec::weight_init::he, 0, std::pmr::get_default_resource(), o.precision) {
     whole_.linear = &linear_.own_pass();
@@ -48,23 +49,31 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   }
 
   struct step {
-    matrix_view<float> sums, gradient;  // (B, 1)
+    slot_tables::found_rows found;      // of raw keys
+    matrix_view<float> sums, gradient;  // (B, 1), of raw keys (B, 39)
     std::vector<float> sums_memory, gradient_memory;
 
     [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
-      return {chunk.of(sums), chunk.of(gradient), {}, {}};
+      return {{}, chunk.of(sums), chunk.of(gradient), {}, {}};
     }
   };
 
   void begin(index_t rows, step& at) const {
-    at.sums = room(at.sums_memory, rows, 1);
-    at.gradient = room(at.gradient_memory, rows, 1);
+    const index_t columns = tables_.is_raw() ? slots : 1;
+    at.found.reset();
+    at.sums = room(at.sums_memory, rows, columns);
+    at.gradient = room(at.gradient_memory, rows, columns);
+  }
+  [[nodiscard]] status admit(const step_context& on, const ctr_batch& batch, step& at) {
+    return tables_.admit(on, batch.by_slot, at.found);
   }
   [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
+    if (tables_.is_raw()) return tables_.look_up(on, batch.by_slot, at.sums);
     return look_up(on, batch, at);
   }
   [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
-    return look_up_sums(on, table_.view(), batch.by_row, at.sums);
+    if (tables_.is_raw()) return tables_.look_up(on, batch.by_slot, at.found, at.sums);
+    return tables_.look_up_sums(on, batch.by_row, at.sums);
   }
 
   using pass = lr_pass;
@@ -85,8 +94,13 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
 
   [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
                                 float weight = 1) const {
-    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, at.gradient); !s) return s;
-    return stack_backward(on, linear_, *mine.linear, at.gradient, deeprec::compute_input_gradient::no);
+    const matrix_view<float> slope =
+        tables_.is_raw() ? room(mine.slope_memory, batch.rows(), 1) : at.gradient;
+    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, slope); !s) return s;
+    for (index_t i = 0; tables_.is_raw() && i < batch.rows(); ++i) {
+      std::fill_n(at.gradient.row(i), slots, slope(i, 0));
+    }
+    return stack_backward(on, linear_, *mine.linear, slope, deeprec::compute_input_gradient::no);
   }
   using whole_passes::backward;
   using whole_passes::forward;
@@ -115,25 +129,28 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
     use([](step& at) { return at.gradient; });
   }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    return update_sums(on, batch.by_row, at.gradient, row_optimizer(), table_.view());
+    if (tables_.is_raw()) return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
+    return tables_.update_sums(on, batch.by_row, at.gradient, row_optimizer());
   }
 
   // What the step is made of, for its graph.
-  [[nodiscard]] table_type& table() { return table_; }
+  [[nodiscard]] slot_tables& tables() { return tables_; }
   [[nodiscard]] stack_type& linear() { return linear_; }
 
   /// All that training changes, under its names.
-  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+  [[nodiscard]] model_parts parts(const std::string& from = {}) {
     for_each_stack(
         [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
-    std::vector<deeprec::named_table> all = {name_table("lr, rows", table_.view())};
+    model_parts all;
+    tables_.add_parts(all, "lr, rows", from);
     add_parts(all, "lr, linear", linear_);
     return all;
   }
+  [[nodiscard]] table_counts counts() const { return tables_.counts(); }
 
  private:
   lr_options options_;
-  table_type table_;
+  slot_tables tables_;
   stack_type linear_;
 };
 
@@ -142,12 +159,21 @@ inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& 
                                   graph_use use = graph_use::train) {
   step_maker make;
   deeprec::step_graph& g = make.graph();
-  const auto rows = g.variable("rows", model.table());
+  const auto rows = g.variable("rows", model.tables());
   const graph_stack linear = make.add_stack("linear", model.linear());
   const auto in = make.add_inputs(tables, std::move(read));
 
-  const auto bags = make.add(part::lookup, "concat", concat_rows_op{&tables}, in.rows);
-  const auto sums = make.add(part::lookup, "lookup", lookup_sums_op{}, bags, g.read(rows));
+  const bool is_raw = model.tables().is_raw();
+  deeprec::value<sample_rows> bags;      // of hashed buckets
+  deeprec::value<located_rows> located;  // of raw keys
+  deeprec::value<matrix> sums;
+  if (is_raw) {
+    located = make.add_resolve("resolve", model.tables(), rows, in, use);
+    sums = make.add(part::lookup, "lookup", lookup_op{1}, located, g.read(rows));
+  } else {
+    bags = make.add(part::lookup, "concat", concat_rows_op{&tables}, in.rows);
+    sums = make.add(part::lookup, "lookup", lookup_sums_op{}, bags, g.read(rows));
+  }
   const auto line = make.add(part::forward, "linear forward", stack_forward_op{}, in.dense,
                              g.read(linear.weights), g.write(linear.pass));
   const auto logits = make.add(part::forward, "add", add_op{}, sums, line);
@@ -158,7 +184,14 @@ inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& 
                                   g.read(linear.weights), g.write(linear.pass));
   make.add(part::update, "linear step", stack_step_op{model.stack_optimizer()}, by_linear,
            g.write(linear.weights));
-  make.add(part::update, "row update", row_update_sums_op{model.row_optimizer()}, bags, slope, g.write(rows));
+  if (is_raw) {
+    const auto of_rows = make.add(part::backward, "spread", spread_op{slots}, slope);
+    make.add(part::update, "row update", row_update_op{model.row_optimizer()}, located, of_rows,
+             g.write(rows));
+  } else {
+    make.add(part::update, "row update", row_update_sums_op{model.row_optimizer()}, bags, slope,
+             g.write(rows));
+  }
   return make.take();
 }
 

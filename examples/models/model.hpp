@@ -11,6 +11,7 @@
 #include <deeprec/embedding/files/named_table.hpp>
 
 #include "kernels.hpp"
+#include "slot_tables.hpp"
 #include "step_maker.hpp"
 
 namespace ctr {
@@ -58,19 +59,26 @@ inline std::vector<index_t> with_ends(index_t first, std::vector<index_t> sizes,
 
 /// The weights of a stack and its optimizer's state, which exists.
 template <class Stack>
-void add_parts(std::vector<deeprec::named_table>& parts, const std::string& name, Stack& stack) {
-  parts.push_back(name_table(name, as_table(stack.parameters())));
-  parts.push_back(name_table(name + ", state of the optimizer", as_table(stack.state())));
-  parts.back().state_owner = stack.state_owner();
+void add_parts(model_parts& parts, const std::string& name, Stack& stack) {
+  parts.tables.push_back(name_table(name, as_table(stack.parameters())));
+  parts.tables.push_back(name_table(name + ", state of the optimizer", as_table(stack.state())));
+  parts.tables.back().state_owner = stack.state_owner();
 }
 
 /// Of all bytes of all parts.
 template <class Model>
 std::uint64_t checksum(Model& model) {
   std::uint64_t sum = 0;
-  for (const deeprec::named_table& part : model.parts()) {
-    const auto bytes = static_cast<std::size_t>(part.rows * part.stride_bytes);
-    sum = deeprec::hash_bytes({reinterpret_cast<const char*>(part.data), bytes}, sum);
+  const auto add = [&](const std::byte* data, index_t bytes) {
+    sum = deeprec::hash_bytes({reinterpret_cast<const char*>(data), static_cast<std::size_t>(bytes)}, sum);
+  };
+  const model_parts parts = model.parts();
+  for (const deeprec::named_table& part : parts.tables) {
+    if (part.addresses == nullptr) {
+      add(part.data, part.rows * part.stride_bytes);
+    } else {
+      for (index_t r = 0; r < part.rows; ++r) add(part.addresses[r], part.stride_bytes);
+    }
   }
   return sum;
 }

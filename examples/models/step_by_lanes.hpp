@@ -71,7 +71,7 @@ class step_by_lanes {
     typename Model::pass pass;
     ctr_batch batch;
     typename Model::step step;
-    std::vector<slot_bags> by_slot;
+    slot_lists by_slot;
   };
   lane& lane_of(const deeprec::micro_chunk& chunk) { return lanes_[static_cast<std::size_t>(chunk.lane)]; }
   status of_part(const deeprec::micro_chunk& chunk) {

@@ -4,10 +4,11 @@
 //
 //   read ─│io│─┬─ decode ───────────────────┬─> forward ops ─> loss gradient ─> backward ops ─> steps
 //              ├─ bucket x 13 ─┬─ resolve ──┴─> lookup ─┘                            └─> row update
-//              └─ hash x 26 ── bucket x 26
+//              └─ hash x 26 ── bucket x 26                       (raw keys: key x 26 instead of both)
 //
 // The user's cut "io" stands behind the source. Up to resolve no op reads what training changes: these are
-// the ops that smart_stage moves before the cut. A prediction ends at the logits.
+// the ops that smart_stage moves before the cut. Of raw keys resolve makes rows, so it stays behind. A
+// prediction ends at the logits.
 #pragma once
 
 #include <array>
@@ -107,15 +108,26 @@ class step_maker : public step_maker_of<raw_rows> {
   struct inputs {
     deeprec::value<matrix> dense, labels;
     std::vector<deeprec::value<slot_rows>> rows;  // of each slot
+    std::vector<deeprec::value<slot_keys>> keys;  // instead of rows: raw keys
   };
 
   inputs add_inputs(const ctr_tables& tables, row_reader read) {
     const deeprec::value<raw_rows> raw = add_source(std::move(read));
     const auto decoded = add(part::read, "decode", decode_op{}, raw);
     set_labels(decoded.template get<1>());
-    inputs made{decoded.template get<0>(), decoded.template get<1>(), {}};
+    inputs made{decoded.template get<0>(), decoded.template get<1>(), {}, {}};
+    if (tables.raw) {
+      for (index_t n = 0; n < integers; ++n) {
+        made.keys.push_back(
+            add(part::read, "bucket I" + std::to_string(n + 1), bucket_integer_op<slot_keys>{n}, raw));
+      }
+      for (index_t s = 0; s < tokens; ++s) {
+        made.keys.push_back(add(part::read, "key C" + std::to_string(s + 1), key_op{s}, raw));
+      }
+      return made;
+    }
     for (index_t n = 0; n < integers; ++n) {
-      made.rows.push_back(add(part::read, "bucket I" + std::to_string(n + 1), bucket_integer_op{n}, raw));
+      made.rows.push_back(add(part::read, "bucket I" + std::to_string(n + 1), bucket_integer_op<>{n}, raw));
     }
     std::vector<deeprec::value<token_ids>> ids;
     for (index_t s = 0; s < tokens; ++s) {
@@ -128,6 +140,14 @@ class step_maker : public step_maker_of<raw_rows> {
           add(part::read, "bucket C" + std::to_string(s + 1), bucket, ids[static_cast<std::size_t>(s)]));
     }
     return made;
+  }
+  /// Adds the op that locates the rows of the slots in these tables, which a variable refers to.
+  deeprec::value<located_rows> add_resolve(const std::string& name, const slot_tables& tables,
+                                           deeprec::variable<slot_tables> variable, const inputs& in,
+                                           graph_use use) {
+    if (!tables.is_raw()) return add(part::lookup, name, resolve_op{&tables}, in.rows);
+    if (use == graph_use::predict) return add(part::lookup, name, find_op{}, in.keys, graph().read(variable));
+    return add(part::lookup, name, admit_op{}, in.keys, graph().write(variable));
   }
 };
 

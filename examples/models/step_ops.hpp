@@ -6,6 +6,9 @@
 //
 //   slot_rows x 39 ─ resolve ─> located_rows ─ lookup ─> matrix              dlrm, wdl
 //                    concat ──> slot_bags    ─ lookup ─> matrix              lr
+//
+//   raw_rows ─┬─ bucket x 13 ────> slot_keys                                 raw keys
+//             └─ key x 26 ───────> slot_keys ─ resolve, which makes rows ─> located_rows ─ lookup ─> matrix
 //   stack_forward, interaction, add ... loss_gradient ... stack_backward ... stack_step, row_update
 //
 // All of them call what the step written by hand calls, in kernels.hpp and ctr_data.hpp. A value keeps its
@@ -25,6 +28,7 @@
 #include "cross_stack.hpp"
 #include "ctr_data.hpp"
 #include "kernels.hpp"
+#include "slot_tables.hpp"
 
 namespace ctr {
 
@@ -72,6 +76,12 @@ struct slot_rows {
   std::vector<row_id> ids;
   [[nodiscard]] index_t value_bytes() const { return static_cast<index_t>(ids.size() * sizeof(row_id)); }
 };
+struct slot_keys {
+  std::vector<std::int64_t> ids;
+  [[nodiscard]] index_t value_bytes() const {
+    return static_cast<index_t>(ids.size() * sizeof(std::int64_t));
+  }
+};
 /// The rows of all slots, sample by sample, as numbers among all.
 struct sample_rows {
   std::vector<row_id> ids;
@@ -80,12 +90,14 @@ struct sample_rows {
 };
 /// The rows of all slots, found in their tables.
 struct located_rows {
-  std::vector<slot_bags> by_slot;
-  slot_features::found_rows found;  // refers to by_slot
+  slot_lists by_slot;
+  slot_tables::found_rows found;  // refers to by_slot
   /// Of the ids that it refers to.
   [[nodiscard]] index_t value_bytes() const {
     index_t bytes = 0;
-    for (const slot_bags& bags : by_slot) bytes += bags.bags() * static_cast<index_t>(sizeof(row_id));
+    for (const slot_bags& bags : by_slot.rows) bytes += bags.bags() * static_cast<index_t>(sizeof(row_id));
+    for (const key_bags& bags : by_slot.keys)
+      bytes += bags.bags() * static_cast<index_t>(sizeof(std::int64_t));
     return bytes;
   }
 };
@@ -167,12 +179,13 @@ struct deeprec::batch_traits<ctr::sample_rows> {
 template <>
 struct deeprec::batch_traits<ctr::located_rows> {
   static index_t bytes(const ctr::located_rows& v) { return v.value_bytes(); }
-  static index_t samples(const ctr::located_rows& v) { return v.by_slot.empty() ? 0 : v.by_slot[0].bags(); }
+  static index_t samples(const ctr::located_rows& v) {
+    const ctr::slot_ids ids = v.by_slot.view();
+    return ids.empty() ? 0 : ids.bags();
+  }
   /// Rows are found for a whole batch: a part has their ids.
   static void refer(const ctr::located_rows& whole, index_t first, index_t count, ctr::located_rows& part) {
-    part.by_slot.clear();
-    for (const ctr::slot_bags& bags : whole.by_slot)
-      part.by_slot.push_back(batch_traits<ctr::slot_bags>::split(bags, first, count));
+    part.by_slot.assign(whole.by_slot.view(), first, count);
   }
 };
 
@@ -211,22 +224,39 @@ struct hash_op {
   }
 };
 
-/// An integer to a row of its table.
+/// An integer to a row of its table, as slot_rows or slot_keys.
+template <class Out = slot_rows>
 struct bucket_integer_op {
   static constexpr const char* kind = "bucket";
-  using output = slot_rows;
+  using output = Out;
   index_t column;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
     visit("column", column);
     visit("buckets", integer_buckets);
   }
-  void operator()(const raw_rows& in, slot_rows& out) const {
+  void operator()(const raw_rows& in, Out& out) const {
     out.ids.resize(static_cast<std::size_t>(in.rows));
     for (index_t i = 0; i < in.rows; ++i) {
       const float number = in.numbers[static_cast<std::size_t>(i * integers + column)];
-      out.ids[static_cast<std::size_t>(i)] = static_cast<row_id>(integer_bucket(number));
+      out.ids[static_cast<std::size_t>(i)] =
+          static_cast<typename decltype(out.ids)::value_type>(integer_bucket(number));
     }
+  }
+};
+
+/// A token's fingerprint as the key of its row.
+struct key_op {
+  static constexpr const char* kind = "key";
+  using output = slot_keys;
+  index_t column;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    visit("column", column);
+  }
+  void operator()(const raw_rows& in, slot_keys& out) const {
+    const std::int64_t* const from = in.column(column);
+    out.ids.assign(from, from + in.rows);
   }
 };
 
@@ -273,23 +303,51 @@ struct concat_rows_op {
 struct resolve_op {
   static constexpr const char* kind = "resolve";
   using output = located_rows;
-  const slot_features* features;
+  const slot_tables* tables;
   status operator()(const step_call& call, op_list<const slot_rows> in, located_rows& out) const {
     out.found.reset();
-    out.by_slot.clear();
+    out.by_slot.rows.clear();
     for (const slot_rows& of_slot : in) {
-      out.by_slot.emplace_back(of_slot.ids.data(), static_cast<index_t>(of_slot.ids.size()), 1);
+      out.by_slot.rows.emplace_back(of_slot.ids.data(), static_cast<index_t>(of_slot.ids.size()), 1);
     }
-    return features->resolve(call.on, out.by_slot, out.found);
+    return tables->resolve(call.on, out.by_slot.rows, out.found);
   }
 };
 
 // ---- rows ----------------------------------------------------------------------------------------------
 
-inline status look_up(const step_call& call, const slot_features& features, const located_rows& in,
+inline void refer(op_list<const slot_keys> in, located_rows& out) {
+  out.found.reset();
+  out.by_slot.keys.clear();
+  for (const slot_keys& of_slot : in) {
+    out.by_slot.keys.emplace_back(of_slot.ids.data(), static_cast<index_t>(of_slot.ids.size()), 1);
+  }
+}
+/// Finds the rows of keys, in a prediction.
+struct find_op {
+  static constexpr const char* kind = "resolve";
+  using output = located_rows;
+  status operator()(const step_call& call, op_list<const slot_keys> in, const slot_tables& tables,
+                    located_rows& out) const {
+    refer(in, out);
+    return tables.resolve(call.on, out.by_slot.keys, out.found);
+  }
+};
+/// The same in training, where new keys get rows: the begin of a step for the tables.
+struct admit_op {
+  static constexpr const char* kind = "resolve";
+  using output = located_rows;
+  status operator()(const step_call& call, op_list<const slot_keys> in, slot_tables& tables,
+                    located_rows& out) const {
+    refer(in, out);
+    return tables.admit(call.on, out.by_slot.keys, out.found);
+  }
+};
+
+inline status look_up(const step_call& call, const slot_tables& tables, const located_rows& in,
                       matrix_view<float> out) {
-  if (in.found) return features.look_up(call.on, in.found, out);
-  return features.look_up(call.on, in.by_slot, out);
+  if (!in.found.empty()) return tables.look_up(call.on, in.found, out);
+  return tables.look_up(call.on, in.by_slot.view(), out);
 }
 
 /// The rows of all slots side by side.
@@ -297,15 +355,15 @@ struct lookup_op {
   static constexpr const char* kind = "lookup";
   static constexpr bool sample_wise = true;
   using output = matrix;
-  const slot_features* features;
   index_t width;  // of a row
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
     visit("width", width);
   }
-  status operator()(const step_call& call, const located_rows& in, const table_type&, matrix& out) const {
-    const auto columns = static_cast<index_t>(in.by_slot.size()) * width;
-    return look_up(call, *features, in, out.make(in.by_slot[0].bags(), columns));
+  status operator()(const step_call& call, const located_rows& in, const slot_tables& tables,
+                    matrix& out) const {
+    const slot_ids ids = in.by_slot.view();
+    return look_up(call, tables, in, out.make(ids.bags(), ids.features() * width));
   }
 };
 /// The same behind the columns of another matrix.
@@ -313,18 +371,17 @@ struct lookup_beside_op {
   static constexpr const char* kind = "lookup";
   static constexpr bool sample_wise = true;
   using output = matrix;
-  const slot_features* features;
   index_t width;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
     visit("width", width);
   }
-  status operator()(const step_call& call, const matrix& beside, const located_rows& in, const table_type&,
-                    matrix& out) const {
+  status operator()(const step_call& call, const matrix& beside, const located_rows& in,
+                    const slot_tables& tables, matrix& out) const {
     const index_t first = beside.view().extent(1);
     const matrix_view<float> all = out.make(beside.rows(), first + slots * width);
     for (index_t i = 0; i < beside.rows(); ++i) std::copy_n(beside.view().row(i), first, all.row(i));
-    return look_up(call, *features, in, all.columns(first, slots * width));
+    return look_up(call, tables, in, all.columns(first, slots * width));
   }
 };
 /// The sum of a sample's rows.
@@ -332,23 +389,22 @@ struct lookup_sums_op {
   static constexpr const char* kind = "lookup";
   static constexpr bool sample_wise = true;
   using output = matrix;
-  status operator()(const step_call& call, const sample_rows& in, const table_type& table,
+  status operator()(const step_call& call, const sample_rows& in, const slot_tables& tables,
                     matrix& out) const {
-    return look_up_sums(call.on, table.view(), in.bags, out.make(in.bags.bags(), 1));
+    return tables.look_up_sums(call.on, in.bags, out.make(in.bags.bags(), 1));
   }
 };
 
 struct row_update_op {
   static constexpr const char* kind = "row_update";
-  const slot_features* features;
   deeprec::rowwise_adagrad optimizer;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
     visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, const located_rows& in, const matrix& gradient,
-                    table_type&) const {
-    return features->update(call.on, in.by_slot, in.found, gradient.view(), optimizer);
+                    slot_tables& tables) const {
+    return tables.update(call.on, in.by_slot.view(), in.found, gradient.view(), optimizer);
   }
 };
 struct row_update_sums_op {
@@ -359,8 +415,8 @@ struct row_update_sums_op {
     visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, const sample_rows& in, const matrix& gradient,
-                    table_type& table) const {
-    return update_sums(call.on, in.bags, gradient.view(), optimizer, table.view());
+                    slot_tables& tables) const {
+    return tables.update_sums(call.on, in.bags, gradient.view(), optimizer);
   }
 };
 

@@ -44,23 +44,18 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
   static constexpr id_order ids = id_order::by_slot;
   using options = wide_deep_options;
 
-  wide_deep(const step_context& on, const std::vector<index_t>& first_row, std::uint64_t seed,
+  wide_deep(const step_context& on, const ctr_tables& tables, std::uint64_t seed,
             const wide_deep_options& o = {})
       : options_(o),
-        wide_(make_table(on, first_row.back(), 1)),
-        deep_(make_table(on, first_row.back(), o.width, o.first_rows, deeprec::mix64(seed + 1))),
-        wide_features_(wide_.view(), first_row),
-        deep_features_(deep_.view(), first_row),
+        wide_(on, tables, 1),
+        deep_(on, tables, o.width, o.first_rows, deeprec::mix64(seed + 1)),
         stack_(with_ends(dense_width + slots * o.width, o.top, 1), deeprec::mlp_output::linear,
                deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
                o.precision) {
     whole_.stack = &stack_.own_pass();
   }
-  wide_deep(const wide_deep&) = delete;  // its features refer to its table
-  wide_deep& operator=(const wide_deep&) = delete;
-
   struct step {
-    slot_features::found_rows wide, deep;
+    slot_tables::found_rows wide, deep;
     matrix_view<float> weights, input;                // (B, 39), (B, 26 + 39 D)
     matrix_view<float> wide_gradient, deep_gradient;  // (B, 39), (B, 39 D)
     std::vector<float> weights_memory, input_memory, wide_memory, deep_memory;
@@ -84,14 +79,17 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
     at.wide_gradient = room(at.wide_memory, rows, slots);
     at.deep_gradient = room(at.deep_memory, rows, slots * options_.width);
   }
+  [[nodiscard]] status admit(const step_context& on, const ctr_batch& batch, step& at) {
+    if (const status s = wide_.admit(on, batch.by_slot, at.wide); !s) return s;
+    return deep_.admit(on, batch.by_slot, at.deep);
+  }
   [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
-    if (const status s = wide_features_.look_up(on, batch.by_slot, at.weights); !s) return s;
-    return deep_features_.look_up(on, batch.by_slot, at.input.columns(dense_width, slots * options_.width));
+    if (const status s = wide_.look_up(on, batch.by_slot, at.weights); !s) return s;
+    return deep_.look_up(on, batch.by_slot, at.input.columns(dense_width, slots * options_.width));
   }
   [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
-    if (const status s = wide_features_.look_up(on, batch.by_slot, at.wide, at.weights); !s) return s;
-    return deep_features_.look_up(on, batch.by_slot, at.deep,
-                                  at.input.columns(dense_width, slots * options_.width));
+    if (const status s = wide_.look_up(on, batch.by_slot, at.wide, at.weights); !s) return s;
+    return deep_.look_up(on, batch.by_slot, at.deep, at.input.columns(dense_width, slots * options_.width));
   }
 
   using pass = wide_deep_pass;
@@ -158,36 +156,32 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
     use([](step& at) { return at.deep_gradient; });
   }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    if (const status s =
-            wide_features_.update(on, batch.by_slot, at.wide, at.wide_gradient, wide_optimizer());
-        !s) {
+    if (const status s = wide_.update(on, batch.by_slot, at.wide, at.wide_gradient, wide_optimizer()); !s)
       return s;
-    }
-    return deep_features_.update(on, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
+    return deep_.update(on, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
   }
 
   // What the step is made of, for its graph.
-  [[nodiscard]] table_type& wide() { return wide_; }
-  [[nodiscard]] table_type& deep() { return deep_; }
-  [[nodiscard]] const slot_features& wide_features() const { return wide_features_; }
-  [[nodiscard]] const slot_features& deep_features() const { return deep_features_; }
+  [[nodiscard]] slot_tables& wide() { return wide_; }
+  [[nodiscard]] slot_tables& deep() { return deep_; }
   [[nodiscard]] stack_type& stack() { return stack_; }
   [[nodiscard]] index_t width() const { return options_.width; }
 
   /// All that training changes, under its names.
-  [[nodiscard]] std::vector<deeprec::named_table> parts() {
+  [[nodiscard]] model_parts parts(const std::string& from = {}) {
     for_each_stack(
         [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
-    std::vector<deeprec::named_table> all = {name_table("wdl, wide rows", wide_.view()),
-                                             name_table("wdl, deep rows", deep_.view())};
+    model_parts all;
+    wide_.add_parts(all, "wdl, wide rows", from);
+    deep_.add_parts(all, "wdl, deep rows", from);
     add_parts(all, "wdl, stack", stack_);
     return all;
   }
+  [[nodiscard]] table_counts counts() const { return counts_of_twins(wide_, deep_); }
 
  private:
   wide_deep_options options_;
-  table_type wide_, deep_;
-  slot_features wide_features_, deep_features_;  // of wide_, of deep_
+  slot_tables wide_, deep_;
   stack_type stack_;
 };
 
@@ -200,13 +194,10 @@ inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, ro
   const graph_stack stack = make.add_stack("stack", model.stack());
   const auto in = make.add_inputs(tables, std::move(read));
 
-  const slot_features* const of_wide = &model.wide_features();
-  const slot_features* const of_deep = &model.deep_features();
-  const auto wide_located = make.add(part::lookup, "wide resolve", resolve_op{of_wide}, in.rows);
-  const auto deep_located = make.add(part::lookup, "deep resolve", resolve_op{of_deep}, in.rows);
-  const auto weights =
-      make.add(part::lookup, "wide lookup", lookup_op{of_wide, 1}, wide_located, g.read(wide));
-  const auto input = make.add(part::lookup, "deep lookup", lookup_beside_op{of_deep, model.width()}, in.dense,
+  const auto wide_located = make.add_resolve("wide resolve", model.wide(), wide, in, use);
+  const auto deep_located = make.add_resolve("deep resolve", model.deep(), deep, in, use);
+  const auto weights = make.add(part::lookup, "wide lookup", lookup_op{1}, wide_located, g.read(wide));
+  const auto input = make.add(part::lookup, "deep lookup", lookup_beside_op{model.width()}, in.dense,
                               deep_located, g.read(deep));
   const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.read(stack.weights),
                             g.write(stack.pass));
@@ -221,9 +212,9 @@ inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, ro
                                 by_stack.template get<0>());
   make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, by_stack.template get<1>(),
            g.write(stack.weights));
-  make.add(part::update, "wide update", row_update_op{of_wide, model.wide_optimizer()}, wide_located,
-           of_weights, g.write(wide));
-  make.add(part::update, "deep update", row_update_op{of_deep, model.row_optimizer()}, deep_located, of_rows,
+  make.add(part::update, "wide update", row_update_op{model.wide_optimizer()}, wide_located, of_weights,
+           g.write(wide));
+  make.add(part::update, "deep update", row_update_op{model.row_optimizer()}, deep_located, of_rows,
            g.write(deep));
   return make.take();
 }

@@ -52,11 +52,15 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
   } else {
     input.source = std::make_unique<text_rows>(o.data, memory);
   }
-  input.tables.emplace(input.source->table_rows());
+  if (o.has_raw_keys()) {
+    input.tables.emplace(key_rules{.admit = o.admit, .ttl = o.ttl, .capacity = o.capacity});
+  } else {
+    input.tables.emplace(input.source->table_rows());
+  }
   input.rows.emplace(*input.source, o.test.empty() ? o.train_fraction : 2, memory, o.window, o.seed);
   input.rows->survey(pool, stop, [&](const sparse_batch& chunk, index_t row, row_use use) {
     if (use == row_use::train) {
-      input.tables->count(chunk, row);
+      if (!input.tables->raw) input.tables->count(chunk, row);
     } else if (made != nullptr) {
       const matrix_view<const float> logit(&made->planted_logits()[static_cast<std::size_t>(row)], 1, 1);
       const matrix_view<const float> label(&chunk.labels()[static_cast<std::size_t>(row)], 1, 1);

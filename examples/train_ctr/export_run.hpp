@@ -53,7 +53,8 @@ inline void export_rows(const std::filesystem::path& folder, const std::string& 
 /// The weights as they are, without the state of optimizers.
 template <class Model>
 void export_weights(const std::filesystem::path& folder, Model& model) {
-  for (const deeprec::named_table& part : model.parts()) {
+  const model_parts parts = model.parts();
+  for (const deeprec::named_table& part : parts.tables) {
     if (part.name.ends_with("state of the optimizer")) continue;
     npy_file<float> file(folder / (part.name + ".npy"), part.width);
     for (index_t r = 0; r < part.rows; ++r) {

@@ -44,7 +44,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
                      const std::atomic<bool>& interrupted) {
   deeprec::executor_ref on_pool(pool);
   const typename Model::options how = options_of<Model>(o);
-  Model model(on_pool, input.tables->first_row, o.seed, how);
+  Model model(on_pool, *input.tables, o.seed, how);
   score result;
   result.name = Model::name;
 
@@ -148,6 +148,8 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
       });
   result.set_auc(area);
   result.log_loss = loss.value();
+  result.has_raw_keys = input.tables->raw.has_value();
+  result.tables = model.counts();
   if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
   if (as_graph) result.write([&] { as_graph->write_trace(); });
   if (!o.export_to.empty()) {
@@ -169,12 +171,13 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   how.precision = precision_of(o);
   saved.get_sizes(how);
   token_vocabulary words;
-  saved.get_sizes(words);
-  ctr_tables tables(words.ids);
-  words.known = tables.known();  // none yet
-  Model model(on_pool, tables.first_row, 0, how);
+  words.is_raw = saved.has_raw_keys();
+  if (!words.is_raw) saved.get_sizes(words);
+  ctr_tables tables = words.is_raw ? ctr_tables(key_rules{}) : ctr_tables(words.ids);
+  if (!words.is_raw) words.known = tables.known();  // none yet
+  Model model(on_pool, tables, 0, how);
   saved.load(model, words);
-  tables.set_known(words.known);
+  if (!words.is_raw) tables.set_known(words.known);
 
   text_rows rows(o.predict, usable_memory() / 4, deeprec::label_column::by_fields);
   rows.rewind(on_pool);

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include <deeprec/embedding/growing/admission.hpp>
+
 #include "click_models.hpp"
 #include "history_models.hpp"
 #include "memory_limit.hpp"
@@ -81,6 +83,23 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "of click logs: dlrm, wdl, deepfm, dcn or lr; of histories: din or dssm; may be repeated "
                  "(default: dlrm and lr)")
       ->check(CLI::IsMember(names));
+  app.add_option(
+         "--keys", o.keys,
+         "of tokens: hashed, to buckets of tables of a fixed size; or raw, 64-bit hashes in tables that "
+         "grow, one for each column")
+      ->check(CLI::IsMember({"hashed", "raw"}))
+      ->capture_default_str();
+  app.add_option("--admit", o.admit,
+                 "of raw keys: the occurrences in training from which on a key has a row (default: 1)")
+      ->check(CLI::Range(std::uint32_t{1}, deeprec::filters::counter::most));
+  app.add_option("--ttl", o.ttl,
+                 "of raw keys: steps without its key after which a row is evicted; a sweep follows each "
+                 "quarter of them (default: none is evicted)")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
+  app.add_option("--capacity", o.capacity,
+                 "of raw keys: rows of a column at most, of which the least recent are evicted for new ones "
+                 "(default: any number)")
+      ->check(CLI::Range(index_t{1}, index_t{1} << 31));
   app.add_option("--math", o.math,
                  "of the dense layers: f32; bf16 or tf32, where that is faster; forced_bf16 or forced_tf32")
       ->check(CLI::IsMember({"f32", "bf16", "tf32", "forced_bf16", "forced_tf32"}))
@@ -182,8 +201,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (!o.predict.empty()) {
     if (o.load.empty()) return wrong("--predict needs --load");
     if (!o.models.empty()) return wrong("--predict is not for --model: the file of --load has its name");
-    for (const char* const name : {"--data", "--test", "--items", "--save", "--json", "--trace", "--graph",
-                                   "--export", "--test-rows", "--synthesize"}) {
+    for (const char* const name :
+         {"--data", "--test", "--items", "--save", "--json", "--trace", "--graph", "--export", "--test-rows",
+          "--synthesize", "--keys", "--admit", "--ttl", "--capacity"}) {
       if (app.count(name) > 0) return wrong((std::string(name) + " is not for --predict").c_str());
     }
     return std::nullopt;
@@ -205,6 +225,17 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   }
   if (o.smart_stage && o.prefetch == 0) {
     return wrong("--smart-stage needs a thread: --prefetch above 0");
+  }
+  for (const char* const name : {"--admit", "--ttl", "--capacity"}) {
+    if (app.count(name) > 0 && !o.has_raw_keys())
+      return wrong((std::string(name) + " needs --keys raw").c_str());
+  }
+  if (o.stale_window > 0 && (o.ttl > 0 || o.capacity > 0)) {
+    return wrong("--ttl and --capacity are not for --stale-window: what is evicted would depend on timing");
+  }
+  if (!o.export_to.empty() && o.has_raw_keys()) {
+    return wrong(
+        "--export is not for --keys raw: what it writes are numbers of rows in tables of a fixed size");
   }
   if (o.save_every > 0 && o.save.empty()) {
     return wrong("--save-every needs --save");
@@ -234,7 +265,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (of_histories > 0) {
     if (const int code =
             refuse({"--test", "--memory", "--window", "--stale-window", "--micro-batch", "--bottom",
-                    "--cross-layers", "--train-fraction", "--planted", "--synthesize", "--export"},
+                    "--cross-layers", "--train-fraction", "--planted", "--synthesize", "--export", "--keys"},
                    " is not for din and dssm")) {
       return code;
     }

@@ -29,6 +29,10 @@ struct options {
   index_t rows = 500'000;
   std::string planted = "mixed";
   std::string synthesize;
+  std::string keys = "hashed";  // or "raw", of the tokens of click logs
+  std::uint32_t admit = 1;      // of raw keys, as key_rules
+  std::uint64_t ttl = 0;
+  index_t capacity = 0;
   std::string math = "f32";
   bool last_layer_f32 = false;
   index_t width = 0;                 // of the rows of tables; 0: the model's default
@@ -50,6 +54,7 @@ struct options {
   std::string json;
   int verbose = 0;
 
+  [[nodiscard]] bool has_raw_keys() const { return keys == "raw"; }
   [[nodiscard]] bool is_graph() const {
     return step == "graph" || smart_stage || !trace.empty() || !graph.empty();
   }

@@ -44,6 +44,17 @@ std::string order_of(const ctr_rows& rows) {
 
 namespace {
 
+void print(const table_counts& of) {
+  const auto count = [](index_t number) { return static_cast<long long>(number); };
+  std::printf(
+      "         %lld keys have rows, %lld wait; %lld were admitted, %lld refused, %lld evicted; %.1f MB of "
+      "rows, "
+      "%.1f of index, %.1f of filter\n",
+      count(of.keys), count(of.candidates), count(of.admitted), count(of.refused), count(of.evicted),
+      1e-6 * static_cast<double>(of.row_bytes), 1e-6 * static_cast<double>(of.index_bytes),
+      1e-6 * static_cast<double>(of.filter_bytes));
+}
+
 void print(const std::vector<score>& scores, const options& o) {
   const bool by_user =
       std::any_of(scores.begin(), scores.end(), [](const score& s) { return !std::isnan(s.user_auc); });
@@ -77,6 +88,7 @@ void print(const std::vector<score>& scores, const options& o) {
       std::printf("         checksum of the weights %s\n", hex(s.checksum).c_str());
       std::fputs(s.graph.c_str(), stdout);
     }
+    if (s.has_raw_keys) print(*s.tables);
   }
   for (const score& s : scores) {
     if (s.stages.stages.empty()) continue;
@@ -124,6 +136,7 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
                         {"epochs", o.epochs},
                         {"threads", o.threads},
                         {"seed", o.seed},
+                        {"keys", o.keys},
                         {"math", o.math},
                         {"last_layer_f32", o.last_layer_f32},
                         {"isa", to_string(deeprec::active_isa())},
@@ -138,6 +151,17 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
       one["samples"] = s.samples;
       one["samples_per_second"] = s.samples_per_second;
       one["checksum"] = hex(s.checksum);
+      if (s.tables) {
+        const table_counts& of = *s.tables;
+        one["bytes"] = {{"rows", of.row_bytes}, {"index", of.index_bytes}, {"filter", of.filter_bytes}};
+        if (s.has_raw_keys) {
+          one["keys"] = {{"held", of.keys},
+                         {"candidates", of.candidates},
+                         {"admitted", of.admitted},
+                         {"refused", of.refused},
+                         {"evicted", of.evicted}};
+        }
+      }
       for (std::size_t p = 0; p < part_names.size(); ++p) {
         one["share"][part_names[p]] = s.watch.seconds(p) / s.watch.total();
       }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include <deeprec/pipeline/statistics.hpp>
 
 #include "ctr_rows.hpp"
+#include "models/slot_tables.hpp"
 #include "options.hpp"
 #include "stopwatch.hpp"
 
@@ -24,6 +26,8 @@ struct score {
   double samples_per_second = 0;
   index_t samples = 0;
   std::uint64_t checksum = 0;
+  std::optional<table_counts> tables;  ///< of models of click logs, after training
+  bool has_raw_keys = false;
   stopwatch watch;
   deeprec::pipeline_statistics stages;
   std::string graph;      ///< of the step, in words

@@ -78,7 +78,7 @@ class text_rows final : public row_source {
   /// `memory`: bytes that the reader may take; `labels`: whether rows have one.
   text_rows(std::string path, index_t memory, deeprec::label_column labels = deeprec::label_column::present)
       : path_(std::move(path)) {
-    format_.rows = deeprec::criteo_format::same_size(fingerprints);
+    format_.rows = deeprec::criteo_format::same_size(0);
     format_.missing_dense = std::numeric_limits<float>::quiet_NaN();
     format_.labels = labels;
     // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.

@@ -3,9 +3,10 @@
 //
 //   --epochs 2   =   --epochs 1 --save FILE,  then  --load FILE --epochs 1        bit for bit
 //
-// The file holds the model's parts, its sizes, and its vocabulary: what the rows of its tables stand for. The
-// rows' order follows from the seed and the size of a window, so the place of the training is the number of
-// rows trained on. A step is whole: a file may stand between any two.
+// The file holds the model's parts, its sizes, and its vocabulary: what the rows of its tables stand for. Of
+// raw keys it holds neither candidates nor ages of rows: with --admit, --ttl or --capacity a run that goes on
+// counts anew, and is another one. The rows' order follows from the seed and the size of a window, so the
+// place of the training is the number of rows trained on. A step is whole: a file may stand between any two.
 //
 // A vocabulary has for_each_size(visit), as the options of a model, and parts(), as a model.
 #pragma once
@@ -23,6 +24,7 @@
 #include <deeprec/embedding/files/table_file.hpp>
 
 #include "models/ctr_data.hpp"
+#include "models/slot_tables.hpp"
 
 namespace ctr {
 
@@ -36,20 +38,32 @@ struct training_place {
   index_t steps = 0;
 };
 
-/// Of a click log: the ids of each column, and which tokens are known.
+/// Of a click log: the ids of each column, and which tokens are known; or that their keys are raw, which are
+/// parts of the model.
 struct token_vocabulary {
+  static constexpr const char* raw_mark = "bits of a raw key";
+
+  bool is_raw = false;
   std::array<index_t, tokens> ids{};
   std::vector<std::uint64_t> known;  // a bit for each row of the tables
 
   token_vocabulary() = default;
-  explicit token_vocabulary(const ctr_tables& tables) : known(tables.known()) {
+  explicit token_vocabulary(const ctr_tables& tables) : is_raw(tables.raw.has_value()) {
+    if (is_raw) return;
+    known = tables.known();
     for (index_t t = 0; t < tokens; ++t) ids[static_cast<std::size_t>(t)] = tables.ids(integers + t);
   }
   template <class Visit>
   void for_each_size(Visit&& visit) {
+    if (is_raw) {
+      index_t bits = 64;
+      visit(raw_mark, bits);
+      return;
+    }
     for (std::size_t t = 0; t < ids.size(); ++t) visit("ids of C" + std::to_string(t + 1), ids[t]);
   }
   [[nodiscard]] std::vector<deeprec::named_table> parts() {
+    if (is_raw) return {};
     return {deeprec::name_keys("known tokens", std::span(known))};
   }
 };
@@ -70,12 +84,17 @@ inline void add_size(std::vector<deeprec::named_number>& to, std::string_view na
   add_size(to, name, index_t{choice});
 }
 
-/// Those of a model and of its vocabulary.
+/// Those of a model and of its vocabulary. `from`, where not empty: a file that they are loaded from.
 template <class Model, class Vocabulary>
-std::vector<deeprec::named_table> parts_of(Model& model, Vocabulary& vocabulary) {
-  std::vector<deeprec::named_table> all = model.parts();
+model_parts parts_of(Model& model, Vocabulary& vocabulary, const std::string& from = {}) {
+  model_parts all;
+  if constexpr (requires { model.parts(from); }) {
+    all = model.parts(from);
+  } else {
+    all = model.parts();
+  }
   const std::vector<deeprec::named_table> more = vocabulary.parts();
-  all.insert(all.end(), more.begin(), more.end());
+  all.tables.insert(all.tables.end(), more.begin(), more.end());
   return all;
 }
 
@@ -100,8 +119,8 @@ std::string save_model(const std::string& path, Model& model, typename Model::op
   const auto add = [&](std::string_view name, const auto& size) { add_size(state.numbers, name, size); };
   how.for_each_size(add);
   vocabulary.for_each_size(add);
-  const std::vector<deeprec::named_table> parts = parts_of(model, vocabulary);
-  const std::vector<deeprec::const_named_table> all(parts.begin(), parts.end());
+  const model_parts parts = parts_of(model, vocabulary);
+  const std::vector<deeprec::const_named_table> all(parts.tables.begin(), parts.tables.end());
   const auto saved = save_tables(path, all, state);
   return saved ? std::string() : saved.fault().message();
 }
@@ -128,7 +147,16 @@ std::string load_model(const std::string& path, Model& model, Vocabulary vocabul
     return path + ": trained with another number: " + name + ' ' + std::to_string(*there) + ", here " +
            std::to_string(here);
   }
-  const auto loaded = load_tables(path, parts_of(model, vocabulary));
+  if constexpr (requires { vocabulary.is_raw; }) {
+    const bool is_raw = info.value().state.whole(Vocabulary::raw_mark).has_value();
+    if (is_raw != vocabulary.is_raw) {
+      const auto keys = [](bool raw) { return std::string(raw ? "raw" : "hashed"); };
+      return path + ": must be a model of --keys " + keys(vocabulary.is_raw) + " (is one of --keys " +
+             keys(is_raw) + ')';
+    }
+  }
+  const model_parts parts = parts_of(model, vocabulary, path);
+  const auto loaded = load_tables(path, parts.tables);
   if (!loaded) return loaded.fault().message();
   at.trained = loaded.value().whole("rows trained").value_or(0);
   at.steps = static_cast<index_t>(loaded.value().step);
@@ -145,6 +173,9 @@ class saved_model {
     if (info_.tables.empty()) throw failure(path_ + ": is no model of train_ctr: has no tables");
   }
   [[nodiscard]] std::string name() const { return model_name(info_); }
+  [[nodiscard]] bool has_raw_keys() const {
+    return info_.state.whole(token_vocabulary::raw_mark).has_value();
+  }
 
   /// Fills the sizes of a model's options, or of a vocabulary.
   template <class Sized>
@@ -154,7 +185,8 @@ class saved_model {
   /// Fills a model and a vocabulary of these sizes.
   template <class Model, class Vocabulary>
   void load(Model& model, Vocabulary& vocabulary) const {
-    const auto loaded = load_tables(path_, parts_of(model, vocabulary));
+    const model_parts parts = parts_of(model, vocabulary, path_);
+    const auto loaded = load_tables(path_, parts.tables);
     if (!loaded) throw failure(loaded.fault().message());
   }
 

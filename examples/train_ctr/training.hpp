@@ -11,6 +11,7 @@
 // members, and a Model::step for what they pass on:
 //
 //   begin(rows, step)               room for a batch
+//   admit(batch, step)              begins a step of raw keys: evictions, and rows for new keys
 //   look_up(batch, step)            rows of the batch's ids, from the tables; look_up_part() of some samples
 //   forward, backward(batch, step)  of a batch, or with a pass of its own of a part: logits(), and the
 //                                   gradients of all weights; no table is read or written
@@ -119,7 +120,7 @@ class step_in_parts {
   struct part_state {
     ctr_batch batch;
     std::optional<typename Model::step> step;
-    std::vector<slot_bags> by_slot;
+    slot_lists by_slot;
   };
   part_state& begin(const deeprec::micro_chunk& chunk) {
     part_state& some = parts_[static_cast<std::size_t>(chunk.number)];
@@ -173,6 +174,12 @@ deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, i
   return run(deeprec::source("read", read) | deeprec::sink("train", take).own_thread());
 }
 
+/// How batches of a model have their ids.
+template <class Model>
+id_order ids_for(const ctr_tables& tables) {
+  return tables.raw ? id_order::by_key : Model::ids;
+}
+
 /// Adds the seconds of a call.
 class busy_time {
  public:
@@ -206,7 +213,8 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
   deeprec::stale_window versions(window);
   deeprec::stale_loop loop(versions);
   std::vector<slot_state> slot_states;
-  for (index_t k = 0; k < loop.slots(); ++k) slot_states.push_back({gathered_rows(batch_size, Model::ids)});
+  for (index_t k = 0; k < loop.slots(); ++k)
+    slot_states.push_back({gathered_rows(batch_size, ids_for<Model>(tables))});
   const auto at = [&](deeprec::stale_step step) -> slot_state& {
     return slot_states[static_cast<std::size_t>(step.slot)];
   };
@@ -219,17 +227,17 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
       slot_state& slot = at(step);
       feed.gather(slot.rows, batch_size, tables);
       slot.batch = slot.rows.view();
-      return slot.rows.rows() > 0;
+      if (slot.rows.rows() == 0) return false;
+      model.begin(slot.batch.rows(), slot.step);
+      model.admit(here, slot.batch, slot.step).or_throw();  // in the order of batches
+      return true;
     });
   };
   const auto fetch = [&](deeprec::stale_step step) -> status {
     slot_state& slot = at(step);
     const auto read = versions.read(step.number);
     if (!read) return read.outcome();
-    return slot.look_up.of([&] {
-      model.begin(slot.batch.rows(), slot.step);
-      return model.look_up(here, slot.batch, slot.step);
-    });
+    return slot.look_up.of([&] { return model.look_up(here, slot.batch, slot.step); });
   };
   const auto computed = [&](deeprec::stale_step step) {
     return computing.of([&]() -> status {
@@ -304,11 +312,12 @@ class by_hand<Model> {
     }
     deeprec::executor_ref on_pool(*pool_);
     const deeprec::awake scope(*pool_);
-    return for_each_batch(*pool_, feed, o.batch_size, Model::ids, tables, o.prefetch, over,
+    return for_each_batch(*pool_, feed, o.batch_size, ids_for<Model>(tables), tables, o.prefetch, over,
                           [&](const ctr_batch& batch) {
                             watch.lap(part::read);
                             ++begun;
                             model_->begin(batch.rows(), step_);
+                            model_->admit(on_pool, batch, step_).or_throw();
                             if (by_lanes_ && by_lanes_->shares(batch.rows())) {
                               by_lanes_->train(batch, step_, [&] { watch.lap(part::backward); }).or_throw();
                               watch.lap(part::update);

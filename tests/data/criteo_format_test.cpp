@@ -113,6 +113,33 @@ TEST_CASE("criteo: the fast parser agrees with the slow one on damaged text") {
   CHECK(with_bad_lines > 500);
 }
 
+TEST_CASE("criteo: where a table has 0 rows the id of a token is its hash, as the slow parser has it") {
+  dice die(8);
+  for (const bool mixed : {false, true}) {
+    criteo_format format = tab_format();
+    for (std::size_t s = 0; s < 26; ++s) {
+      if (!mixed || s % 3 == 1) format.rows[s] = 0;
+    }
+    for (const char* header : {"", "\"a\""}) {  // quotes in the first line: another way through the parser
+      std::string names;
+      for (int f = 0; *header != '\0' && f < 40; ++f) names += (f == 0 ? "" : "\t") + std::string(header);
+      for (int round = 0; round < 20; ++round) {
+        const std::string lines = random_criteo_text(die, 7);
+        oracle_answer truth = criteo_oracle(lines, '\t', format);
+        REQUIRE(truth.rows.size() == 7);
+        const tight_text copy(names.empty() ? lines : names + '\n' + lines, 3);
+        const outcome got = parse_all(format, copy.view());
+        CHECK(got.rows == truth.rows);
+        truth.rows[2].ids[1][0] ^= 1;  // a bit that buckets don't have
+        CHECK_FALSE(got.rows == truth.rows);
+      }
+    }
+  }
+  criteo_format format = tab_format();
+  format.rows = criteo_format::same_size(0);
+  CHECK(parse_all(format, line_with(14, "")).rows[0].ids[0][0] == static_cast<index_t>(hash_bytes("", 0)));
+}
+
 TEST_CASE("criteo: the comparison with the slow parser would catch a wrong one") {
   dice die(3);
   const std::string text = random_criteo_text(die, 20);
@@ -507,7 +534,14 @@ TEST_CASE("criteo: faults keep their place with a function of the caller") {
 
 TEST_CASE("criteo: bad options are named, with the fix") {
   criteo_format format = tab_format();
+  format.rows[3] = -1;
+  CHECK(parse_all(format, good_line).fault.find("Fix:") != std::string::npos);
   format.rows[3] = 0;
+  CHECK(format.check().ok());
+  format.tokens = token_use::as_is;
+  CHECK(parse_all(format, good_line).fault.find("Fix:") != std::string::npos);
+  format.tokens = token_use::hashed;
+  format.bucket = plain_bucket;
   CHECK(parse_all(format, good_line).fault.find("Fix:") != std::string::npos);
   format = tab_format();
   format.delimiter = '0';

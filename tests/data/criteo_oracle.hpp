@@ -89,8 +89,10 @@ inline oracle_answer criteo_oracle(const std::string& text, char delimiter,
           const bool quoted = token.size() > 2 && (token.size() != 8 || format.bucket != nullptr) &&
                               token.front() == '"' && token.back() == '"';
           good = !quoted && static_cast<index_t>(token.size()) <= format.longest_token;
+          const std::uint64_t hash = deeprec::hash_bytes(token, s);
           id = format.bucket != nullptr ? format.bucket(token, static_cast<int>(s), format.rows[s])
-                                        : deeprec::hash_bucket(deeprec::hash_bytes(token, s), format.rows[s]);
+               : format.rows[s] == 0    ? static_cast<index_t>(hash)
+                                        : deeprec::hash_bucket(hash, format.rows[s]);
         }
         row.ids.push_back({id});
         row.weights.emplace_back();

@@ -78,7 +78,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const index_t rows = 1 + data[2] % 8;
   switch (data[0] % 6) {
     case 0:
-      check(criteo_format{.rows = criteo_format::same_size(1000),
+      check(criteo_format{.rows = criteo_format::same_size(
+                              data[0] / 24 % 2 == 0 || data[0] / 12 % 2 == 1 ? 1000 : 0),
                           .bucket = data[0] / 12 % 2 == 0 ? nullptr : bucket_of_size,
                           .labels = data[0] / 6 % 2 == 0 ? label_column::present : label_column::by_fields},
             text, chunk, rows);

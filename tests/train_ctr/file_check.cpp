@@ -1,7 +1,9 @@
 // file_check <trace.json> [<result.json>]: a trace of train_ctr is one that Perfetto reads, and the sums of
 // its spans are the shares that the run printed.
-// file_check --predicted <result.json> <rows.tsv> <probabilities> <logits.npy>: the probabilities have the
+// file_check --predicted <result.json> <rows.tsv> <probabilities> [<logits.npy>]: the probabilities have the
 // log loss of the test, and are those of the exported logits.
+// file_check --counted <result.json> <rows.tsv> <batch> <admit> <ttl> <capacity>: the keys of a run that had
+// these rows in their order and these rules (0: no limit) are those that the tokens of the rows make.
 // file_check --scored <result.json> <rows.tsv> <scores>: the scores have the AUC of the test and, where it
 // has one, its log loss. The label of a row is its last character.
 // file_check --near <scores> <scores>: as many numbers, each within a millionth of the other.
@@ -106,16 +108,18 @@ std::vector<float> read_npy(const char* path, long long columns) {
 void check_predictions(char** paths) {
   const double expected = read(paths[0]).at("models").at(0).at("logloss");
   std::ifstream rows(paths[1]), probabilities(paths[2]);
-  const std::vector<float> logits = read_npy(paths[3], 1);
+  const bool has_logits = paths[3] != nullptr;
+  const std::vector<float> logits = has_logits ? read_npy(paths[3], 1) : std::vector<float>();
   double loss = 0, p = 0;
   std::size_t count = 0;
   for (std::string line; std::getline(rows, line); ++count) {
     require(bool(probabilities >> p) && p > 0 && p < 1, "no probability for row " + std::to_string(count));
-    require(count < logits.size() && std::abs(p - 1 / (1 + std::exp(-double{logits[count]}))) < 1e-6,
+    require(!has_logits ||
+                (count < logits.size() && std::abs(p - 1 / (1 + std::exp(-double{logits[count]}))) < 1e-6),
             "the logit of row " + std::to_string(count) + " is another");
     loss -= std::log(line.front() == '1' ? p : 1 - p);
   }
-  require(!(probabilities >> p) && count == logits.size(), "more probabilities than rows");
+  require(!(probabilities >> p) && (!has_logits || count == logits.size()), "more probabilities than rows");
   loss /= static_cast<double>(count);
   require(std::abs(loss - expected) < 1e-5,
           "the log loss is " + std::to_string(loss) + ", was " + std::to_string(expected));
@@ -154,6 +158,100 @@ void check_scores(char** paths) {
   if (model.contains("logloss")) require_near("the log loss", loss / count, model.at("logloss"));
 }
 
+/// The keys of a column, by the rules in the words of train_ctr --help.
+class counted_column {
+ public:
+  counted_column(long long admit, long long ttl) : admit_(admit), ttl_(ttl) {}
+
+  void begin_step() {
+    ++step_;
+    if (ttl_ == 0 || step_ % std::max(ttl_ / 4, 1LL) != 0) return;
+    std::erase_if(keys_, [&](const auto& one) {
+      const bool goes = one.second.has_row && step_ - one.second.last > ttl_;
+      evicted += goes ? 1 : 0;
+      return goes;
+    });
+  }
+  void see(const std::string& token) {
+    tokens_.insert(token);
+    key& one = keys_[token];
+    one.last = step_;
+    if (one.has_row) return;
+    one.has_row = ++one.came >= admit_;
+    admitted += one.has_row ? 1 : 0;
+  }
+  [[nodiscard]] long long distinct() const { return static_cast<long long>(tokens_.size()); }
+  [[nodiscard]] long long held() const {
+    return std::count_if(keys_.begin(), keys_.end(), [](const auto& one) { return one.second.has_row; });
+  }
+  [[nodiscard]] long long candidates() const { return static_cast<long long>(keys_.size()) - held(); }
+  long long admitted = 0, evicted = 0;
+
+ private:
+  struct key {
+    long long came = 0, last = 0;
+    bool has_row = false;
+  };
+  long long admit_, ttl_, step_ = 0;
+  std::map<std::string, key> keys_;
+  std::set<std::string> tokens_;
+};
+
+void check_counts(char** words) {
+  const json keys = read(words[0]).at("models").at(0).at("keys");
+  std::ifstream rows(words[1]);
+  const long long batch = std::stoll(words[2]), admit = std::stoll(words[3]), ttl = std::stoll(words[4]),
+                  capacity = std::stoll(words[5]);
+  constexpr std::size_t first = 14;  // a label and 13 integers before
+  std::vector<counted_column> columns(26, counted_column(admit, ttl));
+  long long row = 0;
+  for (std::string line; std::getline(rows, line); ++row) {
+    std::size_t at = 0;
+    for (std::size_t f = 0; f < first + columns.size(); ++f) {
+      const std::size_t stop = std::min(line.find('\t', at), line.size());
+      if (f >= first) {
+        counted_column& column = columns[f - first];
+        if (row % batch == 0) column.begin_step();
+        column.see(line.substr(at, stop - at));
+      }
+      at = stop + 1;
+    }
+  }
+  const auto require_count = [&](const char* name, long long least, long long most) {
+    const long long is = keys.at(name);
+    std::printf("%-10s %8lld, from %lld to %lld\n", name, is, least, most);
+    require(is >= least && is <= most, std::string("the number of keys: ") + name);
+  };
+  if (capacity == 0) {
+    long long held = 0, candidates = 0, admitted = 0, evicted = 0;
+    for (const counted_column& column : columns) {
+      held += column.held();
+      candidates += column.candidates();
+      admitted += column.admitted;
+      evicted += column.evicted;
+    }
+    require_count("held", held, held);
+    require_count("candidates", candidates, candidates);
+    require_count("admitted", admitted, admitted);
+    require_count("evicted", evicted, evicted);
+    require_count("refused", 0, 0);
+    return;
+  }
+  // Which rows go depends on hashes, where several are of one step: bounds.
+  long long least = 0, most = 0, distinct = 0;
+  for (const counted_column& column : columns) {
+    most += std::min(column.distinct(), capacity);
+    least += std::min(column.distinct(), capacity - capacity / 32);
+    distinct += column.distinct();
+  }
+  const long long held = keys.at("held");
+  require_count("held", least, most);
+  require_count("evicted", distinct - most, row * 26);
+  require_count("admitted", distinct, row * 26);
+  require(keys.at("admitted") == held + keys.at("evicted").get<long long>(), "rows that nobody has");
+  require_count("refused", 0, 0);
+}
+
 void check_near(char** paths) {
   std::ifstream one(paths[0]), other(paths[1]);
   std::size_t count = 0;
@@ -168,7 +266,11 @@ void check_near(char** paths) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc == 6 && std::string_view(argv[1]) == "--predicted") {
+    if (argc == 8 && std::string_view(argv[1]) == "--counted") {
+      check_counts(argv + 2);
+      return 0;
+    }
+    if ((argc == 5 || argc == 6) && std::string_view(argv[1]) == "--predicted") {
       check_predictions(argv + 2);
       return 0;
     }

@@ -2,7 +2,8 @@
 //
 //   0 \t 1 \t \t -2 ... \t 68fd1e64 \t \t ...    label I1..I13 C1..C26, by tab or comma
 //   │    └──────┬─────┘    └───────┬───────
-//   labels    dense (B, 13)    26 features of one id: hash_bucket(hash_bytes(token, feature), rows[feature])
+//   labels    dense (B, 13)    26 features of one id: hash_bucket(hash_bytes(token, feature), rows[feature]),
+//                              or where rows[feature] = 0 the 64-bit hash itself, a key of a growing table
 //
 // With the option bucket a function of the caller computes the rows instead. A missing token is hashed as the
 // empty string; a missing integer becomes missing_dense. A header is skipped unread, also one of column
@@ -37,9 +38,9 @@ enum class label_column : std::uint8_t { present, by_fields, absent };
 
 /// The format of Criteo's logs: a value that holds the options.
 ///
-/// @numerics dense values are the nearest floats to the decimal text; the row of a token is
-///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table), or
-///           bucket(token, 0 for C1 ... 25 for C26, rows of that table)
+/// @numerics dense values are the nearest floats to the decimal text; the id of a token is
+///           hash_bucket(hash_bytes(token, seed = 0 for C1 ... 25 for C26), rows of that table), with 0 rows
+///           the hash, or bucket(token, 0 for C1 ... 25 for C26, rows of that table)
 /// @threads  reentrant
 /// @example  read_files(pool, criteo_format{.rows = criteo_format::same_size(1 << 20)}, {"train.txt"})
 struct criteo_format {
@@ -57,8 +58,8 @@ struct criteo_format {
     return sizes;
   }
 
-  table_sizes rows = same_size(index_t{1} << 20);
-  token_use tokens = token_use::hashed;  ///< as_is: row numbers, also written as "84.0"
+  table_sizes rows = same_size(index_t{1} << 20);  ///< 0: the id of a token is its 64-bit hash
+  token_use tokens = token_use::hashed;            ///< as_is: row numbers, also written as "84.0"
   bucket_function bucket = nullptr;  ///< computes the row of a token, such as farmhash_bucket; null: the hash
   float missing_dense = 0.0F;
   char delimiter = '\0';  ///< '\0': tab if the first line has one, else comma
@@ -82,8 +83,13 @@ struct criteo_format {
   /// @error   none
   [[nodiscard]] status check() const noexcept {
     for (const index_t size : rows) {
-      if (size <= 0)
-        return {errc::unsupported, "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0"};
+      const bool is_hash = size == 0 && tokens == token_use::hashed && bucket == nullptr;
+      if (size <= 0 && !is_hash) {
+        return {
+            errc::unsupported,
+            "criteo_format: a table without rows. Fix: set rows, 26 sizes above 0, or 0 for the hash of a "
+            "token, without bucket"};
+      }
     }
     if (bucket != nullptr && tokens == token_use::as_is)
       return {errc::unsupported, "criteo_format: tokens must be hashed where bucket is set (are as_is)"};
@@ -164,16 +170,18 @@ struct criteo_format {
     for (int s = 0; s < detail::criteo_features; ++s) {
       plan.rows[s] = rows[static_cast<std::size_t>(s)];
       plan.hash_starts[s] = detail::hash_start(static_cast<std::uint64_t>(s));
-      plan.missing_row[s] = hash_bucket(hash_bytes({}, static_cast<std::uint64_t>(s)), plan.rows[s]);
+      plan.missing_row[s] = plan.id_of_hash(s, hash_bytes({}, static_cast<std::uint64_t>(s)));
     }
     plan.longest_token = longest_token;
     plan.missing_dense = missing_dense;
     plan.id_columns = file_layout.id_columns;
     plan.label_columns = file_layout.label_columns;
     plan.delimiter = file_layout.delimiter;
+    const bool any_hash = std::find(rows.begin(), rows.end(), index_t{0}) != rows.end();
     plan.tokens = tokens == token_use::as_is ? detail::criteo_tokens::as_is
                   : bucket != nullptr        ? detail::criteo_tokens::by_function
                   : file_layout.has_quotes   ? detail::criteo_tokens::hashed_one_by_one
+                  : any_hash                 ? detail::criteo_tokens::hashes
                                              : detail::criteo_tokens::hashed;
     plan.bucket = bucket;
     // In pieces: room is reserved for the most rows that a piece can hold.

@@ -26,9 +26,9 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline constexpr int criteo_dense = 13;
 inline constexpr int criteo_features = 26;
 
-/// What makes a row of a token: the hash of the format, in its fast form or not, the function of its option
-/// bucket, or its digits.
-enum class criteo_tokens : std::uint8_t { hashed, hashed_one_by_one, by_function, as_is };
+/// What makes an id of a token: the bucket of its hash, in the fast form, or where some table has 0 rows the
+/// hash; both in the plain form; the function of the option bucket; or its digits.
+enum class criteo_tokens : std::uint8_t { hashed, hashes, hashed_one_by_one, by_function, as_is };
 
 /// Everything needed to parse a line, made once for each piece of text.
 struct criteo_plan {
@@ -47,10 +47,13 @@ struct criteo_plan {
     return id_columns + label_columns + criteo_dense + criteo_features;
   }
 
-  /// hash_bucket(hash_bytes(token, feature), rows[feature]) for a token of eight bytes.
-  [[nodiscard]] DEEPREC_INLINE index_t row_of_eight(int feature, std::uint64_t token) const noexcept {
+  [[nodiscard]] DEEPREC_INLINE index_t id_of_hash(int feature, std::uint64_t hash) const noexcept {
+    return rows[feature] == 0 ? static_cast<index_t>(hash) : hash_bucket(hash, rows[feature]);
+  }
+  /// hash_bytes(token, feature) for a token of eight bytes.
+  [[nodiscard]] DEEPREC_INLINE std::uint64_t hash_of_eight(int feature, std::uint64_t token) const noexcept {
     const std::uint64_t inner = fold_multiply(token ^ hash_key[1], token ^ hash_starts[feature]);
-    return hash_bucket(fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]), rows[feature]);
+    return fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]);
   }
 };
 
@@ -86,7 +89,8 @@ inline const char* criteo_dense_reason(const criteo_plan& plan, std::string_view
 
 inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std::string_view field,
                                        std::int64_t& row) noexcept {
-  if (field.size() != 8 || plan.tokens != criteo_tokens::hashed) {  // the fast form looks at no byte of these
+  const bool is_fast = plan.tokens == criteo_tokens::hashed || plan.tokens == criteo_tokens::hashes;
+  if (field.size() != 8 || !is_fast) {  // the fast form looks at no byte of these
     if (const char* const reason = criteo_quoted(field)) return reason;
   }
   if (plan.tokens == criteo_tokens::as_is) {
@@ -102,7 +106,7 @@ inline const char* criteo_token_reason(const criteo_plan& plan, int feature, std
   }
   row = criteo_missing(field)
             ? plan.missing_row[feature]
-            : hash_bucket(hash_bytes(field, static_cast<std::uint64_t>(feature)), plan.rows[feature]);
+            : plan.id_of_hash(feature, hash_bytes(field, static_cast<std::uint64_t>(feature)));
   return nullptr;
 }
 
@@ -257,7 +261,7 @@ bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const ch
         const auto magnitude = static_cast<float>(static_cast<std::int64_t>(v & 0xffffffff));
         dense[i] = size == 0 ? plan.missing_dense : negative ? -magnitude : magnitude;
       }
-      if (plan.tokens == detail::criteo_tokens::hashed) [[likely]] {
+      const auto by_hash = [&](const auto& id_of) {
         for (int i = 0; i < 26; ++i) {
           const char* const field = line + (stops[Labels + 13 + i] + 1);
           const std::uint32_t size = stops[Labels + 14 + i] - (stops[Labels + 13 + i] + 1);
@@ -265,9 +269,14 @@ bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const ch
             good &= detail::criteo_token_field(plan, i, {field, size}, rows.ids[i][rows.count]);
             continue;
           }
-          const index_t row = plan.row_of_eight(i, detail::read_u64(size != 0 ? field : line));
+          const index_t row = id_of(i, plan.hash_of_eight(i, detail::read_u64(size != 0 ? field : line)));
           rows.ids[i][rows.count] = size != 0 ? row : plan.missing_row[i];
         }
+      };
+      if (plan.tokens == detail::criteo_tokens::hashed) [[likely]] {
+        by_hash([&](int i, std::uint64_t hash) { return hash_bucket(hash, plan.rows[i]); });
+      } else if (plan.tokens == detail::criteo_tokens::hashes) {
+        by_hash([&](int i, std::uint64_t hash) { return plan.id_of_hash(i, hash); });
       } else {
         for (int i = 0; i < 26; ++i) {
           const char* const field = line + (stops[Labels + 13 + i] + 1);
