@@ -13,11 +13,12 @@
 #include <deeprec/embedding/groups/detail/update_work.hpp>
 #include <deeprec/embedding/kernels/host/table_parts.hpp>
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/support/unit_flags.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Upper bounds, for batches whose features are of type Feature and whose ids are Bags.
-template <class Feature, class Bags>
+template <class Feature, class Bags, class = unit>
 struct batch_bounds {
   using feature_list = std::span<const std::unique_ptr<Feature>>;
   using table_list = std::span<const std::size_t>;  // the first feature of each table
