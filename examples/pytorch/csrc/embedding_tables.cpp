@@ -6,6 +6,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -129,44 +130,62 @@ struct embedding_tables : torch::CustomClassHolder {
     return found;
   }
 
-  /// The files of the tables that grow, and the parts of all.
-  struct file_parts {
-    std::vector<std::pair<growing*, std::unique_ptr<growing_file>>> growing_files;
-    std::vector<deeprec::named_table> list;
-  };
+  /// The files of the tables that grow.
+  using growing_files = std::vector<std::pair<growing*, std::unique_ptr<growing_file>>>;
   template <class Open>
-  file_parts parts(const Open& open) const {
-    file_parts made;
+  growing_files open_files(const Open& open) const {
+    growing_files made;
     for (const auto& one : all->list()) {
-      if (auto* const rows = dynamic_cast<dense*>(one.get())) {
-        rows->name_parts(made.list);
-        continue;
-      }
-      auto* const grows = dynamic_cast<growing*>(one.get());
-      made.growing_files.emplace_back(grows, raising([&] { return open(*grows); }));
-      made.growing_files.back().second->name_parts(made.list);
+      if (auto* const grows = dynamic_cast<growing*>(one.get()))
+        made.emplace_back(grows, raising([&] { return open(*grows); }));
     }
     return made;
   }
+  /// The parts of all tables.
+  std::vector<deeprec::named_table> parts(const growing_files& files) const {
+    std::vector<deeprec::named_table> made;
+    for (const auto& one : all->list()) {
+      if (auto* const rows = dynamic_cast<dense*>(one.get())) rows->name_parts(made);
+    }
+    for (const auto& [grows, file] : files) file->name_parts(made);
+    return made;
+  }
   void save(const std::string& path) const {
-    const file_parts writable = parts([](const growing& grows) { return grows.file_to_save(); });
-    const std::vector<deeprec::const_named_table> read_only(writable.list.begin(), writable.list.end());
+    const growing_files files = open_files([](const growing& grows) { return grows.file_to_save(); });
+    const auto writable = parts(files);
+    const std::vector<deeprec::const_named_table> read_only(writable.begin(), writable.end());
     deeprec::training_state at{.step = static_cast<std::uint64_t>(all->options.step),
                                .numbers = {{rate_in_files, all->options.learning_rate}}};
-    for (const auto& [grows, file] : writable.growing_files)
+    for (const auto& [grows, file] : files)
       at.numbers.push_back(
           {growing_file::seed_name(grows->config().name), static_cast<index_t>(grows->seed())});
     const auto saved = deeprec::save_tables(path, read_only, at);
     raise_on_fault(saved);
   }
   void load(const std::string& path) {
-    const file_parts into = parts([&](const growing& grows) { return grows.file_to_load(path); });
-    const auto loaded = deeprec::load_tables(path, into.list);
+    const growing_files files = files_to_load(path);
+    const auto into = parts(files);
+    const auto loaded = deeprec::load_tables(path, into);
     raise_on_fault(loaded);
-    for (const auto& [grows, file] : into.growing_files) grows->adopt(*file);
-    all->regroup();
+    for (const auto& [grows, file] : files) grows->adopt(*file);
+    if (!files.empty()) all->regroup();
     all->options.step = static_cast<std::int64_t>(loaded.value().step);
     all->options.learning_rate = loaded.value().real(rate_in_files).value_or(all->options.learning_rate);
+  }
+  /// Tables with the rows that a file has, which load_tables fills.
+  growing_files files_to_load(const std::string& path) const {
+    const bool grows = std::any_of(all->list().begin(), all->list().end(),
+                                   [](const auto& one) { return one->config().grows.has_value(); });
+    if (!grows) return {};
+    const auto info = deeprec::describe_file(path);
+    raise_on_fault(info);
+    growing_files files = open_files([&](const growing& one) { return one.file_to_load(info.value()); });
+    std::vector<deeprec::named_table> keys;
+    for (const auto& [one, file] : files) file->name_keys(keys);
+    const auto read = deeprec::load_tables(path, keys, {.others = deeprec::load_options::unknown::ignore});
+    raise_on_fault(read);
+    for (const auto& [one, file] : files) raising([&] { one->make_rows(*file); });
+    return files;
   }
 
   std::vector<Tensor> contents(std::int64_t t) const {
@@ -404,6 +423,7 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       .def("size", [](const holder& self, std::int64_t t) { return self->growing_at(t).size(); })
       .def("seed", [](const holder& self,
                       std::int64_t t) { return static_cast<std::int64_t>(self->growing_at(t).seed()); })
+      .def("keys", [](const holder& self, std::int64_t t) { return self->growing_at(t).keys(); })
       .def("contents", [](const holder& self, std::int64_t t) { return self->contents(t); })
       .def("restore", [](const holder& self, std::int64_t t, const std::vector<Tensor>& from,
                          std::int64_t seed, double bound) { self->restore(t, from, seed, bound); })

@@ -68,10 +68,11 @@ struct growing_contents {
   at::Tensor filter;       ///< uint8, the counters of a counting Bloom filter; (0) of others
 };
 
-/// The parts of a table file that one table is.
+/// The parts of a table file that one table is. To load, those that make its rows are read first.
 class growing_file {
  public:
   virtual ~growing_file() = default;
+  virtual void name_keys(std::vector<deeprec::named_table>& parts) = 0;
   virtual void name_parts(std::vector<deeprec::named_table>& parts) = 0;
   [[nodiscard]] static std::string seed_name(const std::string& table) { return table + ", seed"; }
 };
@@ -86,6 +87,8 @@ class growing : public table {
   [[nodiscard]] virtual index_t size() const = 0;
   [[nodiscard]] virtual deeprec::growing_statistics statistics() const = 0;
   virtual void begin_step(std::int64_t step) = 0;
+  /// int64 (R), in ascending order.
+  [[nodiscard]] virtual at::Tensor keys() const = 0;
   [[nodiscard]] virtual growing_contents contents() const = 0;
   /// Replaces the table by another one; the group must be made again.
   virtual void restore(const growing_contents& from, std::uint64_t seed, float bound) = 0;
@@ -96,8 +99,11 @@ class growing : public table {
   virtual index_t erase(const at::Tensor& keys) = 0;
   virtual index_t evict(policy which, std::int64_t count, float threshold) = 0;
   [[nodiscard]] virtual std::unique_ptr<growing_file> file_to_save() const = 0;
-  /// Reads the keys of a file; load_tables reads the rest into the parts.
-  [[nodiscard]] virtual std::unique_ptr<growing_file> file_to_load(const std::string& path) const = 0;
+  /// With room for the keys that a file has.
+  [[nodiscard]] virtual std::unique_ptr<growing_file> file_to_load(
+      const deeprec::table_file_info& info) const = 0;
+  /// Makes the rows, once the keys are read.
+  virtual void make_rows(growing_file& loading) const = 0;
   /// Takes what was loaded; the group must be made again.
   virtual void adopt(growing_file& loaded) = 0;
 
@@ -133,6 +139,13 @@ class growing_of final : public growing {
   deeprec::growing_statistics statistics() const override { return table_->statistics(); }
   void begin_step(std::int64_t step) override { table_->begin_step(static_cast<std::uint64_t>(step)); }
 
+  at::Tensor keys() const override {
+    const std::vector<fact> all = facts();
+    at::Tensor made = at::empty({static_cast<index_t>(all.size())}, at::TensorOptions(at::kLong));
+    std::transform(all.begin(), all.end(), made.data_ptr<std::int64_t>(),
+                   [](const fact& one) { return one.key; });
+    return made;
+  }
   growing_contents contents() const override {
     const auto pinned = table_->rows().guard();
     const std::vector<fact> all = facts();
@@ -167,12 +180,11 @@ class growing_of final : public growing {
     const at::Tensor state = part(from.state, "state", at::kFloat, {count, format_.state_floats()});
     const at::Tensor steps = part(from.steps, "steps", at::kLong, {count});
     const at::Tensor frequencies = part(from.frequencies, "frequencies", at::kLong, {count});
-    auto made =
-        with_keys({keys.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(count)},
-                  steps.const_data_ptr<std::int64_t>(), frequencies.const_data_ptr<std::int64_t>(), seed, bound);
+    auto made = with_keys({keys.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(count)},
+                          steps.const_data_ptr<std::int64_t>(), frequencies.const_data_ptr<std::int64_t>(),
+                          seed, bound);
     const std::span<std::byte> counters = filter_state(*made);
-    const at::Tensor filter =
-        part(from.filter, "filter", at::kByte, {static_cast<index_t>(counters.size())});
+    const at::Tensor filter = part(from.filter, "filter", at::kByte, {static_cast<index_t>(counters.size())});
     copy_bytes(counters.data(), filter.const_data_ptr(), filter.numel());
     const std::vector<const std::byte*> places = find(*made, keys);
     const auto* const bytes = static_cast<const std::byte*>(rows.const_data_ptr());
@@ -240,35 +252,32 @@ class growing_of final : public growing {
 
   std::unique_ptr<growing_file> file_to_save() const override {
     auto made = std::make_unique<file>();
+    made->named = config_.name;
     for (const fact& one : facts()) {
       made->steps.push_back(one.step);
       made->frequencies.push_back(one.frequency);
     }
-    made->open(config_.name, *table_);
+    made->open(*table_);
     return made;
   }
-  std::unique_ptr<growing_file> file_to_load(const std::string& path) const override {
+  std::unique_ptr<growing_file> file_to_load(const deeprec::table_file_info& info) const override {
     auto made = std::make_unique<file>();
-    const auto info = deeprec::describe_file(path);
-    raise_on_fault(info);
-    std::vector<std::int64_t> keys;
-    for (const deeprec::table_entry& entry : info.value().tables) {
-      if (entry.name == config_.name + ", keys") keys.resize(static_cast<std::size_t>(entry.rows));
+    made->named = config_.name;
+    for (const deeprec::table_entry& entry : info.tables) {
+      if (entry.name != config_.name + ", keys") continue;
+      const auto count = static_cast<std::size_t>(entry.rows);
+      made->keys.resize(count);
+      made->steps.resize(count);
+      made->frequencies.resize(count);
     }
-    made->steps.resize(keys.size());
-    made->frequencies.resize(keys.size());
-    std::vector<deeprec::named_table> parts{
-        deeprec::name_keys(config_.name + ", keys", std::span<std::int64_t>(keys))};
-    made->name_facts(config_.name, parts);
-    deeprec::load_options options;
-    options.others = deeprec::load_options::unknown::ignore;
-    const auto loaded = deeprec::load_tables(path, parts, options);
-    raise_on_fault(loaded);
-    const auto seed = loaded.value().whole(growing_file::seed_name(config_.name));
+    const auto seed = info.state.whole(growing_file::seed_name(config_.name));
     made->seed = seed ? static_cast<std::uint64_t>(*seed) : seed_;
-    made->table = with_keys(keys, made->steps.data(), made->frequencies.data(), made->seed, bound_);
-    made->open(config_.name, *made->table);
     return made;
+  }
+  void make_rows(growing_file& loading) const override {
+    auto& from = static_cast<file&>(loading);
+    from.table = with_keys(from.keys, from.steps.data(), from.frequencies.data(), from.seed, bound_);
+    from.open(*from.table);
   }
   void adopt(growing_file& loaded) override {
     auto& from = static_cast<file&>(loaded);
@@ -286,30 +295,33 @@ class growing_of final : public growing {
   };
 
   struct file final : growing_file {
-    void open(const std::string& name, table_type& of) {
-      named = name;
+    void open(table_type& of) {
       counters = filter_state(of);
       rows = std::make_unique<deeprec::named_rows<std::int64_t, rows_type>>(
-          deeprec::name_rows<std::int64_t>(name, of.rows()));
+          deeprec::name_rows<std::int64_t>(named, of.rows()));
+    }
+    void name_keys(std::vector<deeprec::named_table>& parts) override {
+      parts.push_back(deeprec::name_keys(named + ", keys", std::span<std::int64_t>(keys)));
+      name_facts(parts);
     }
     void name_parts(std::vector<deeprec::named_table>& parts) override {
       for (deeprec::named_table& one : rows->tables()) parts.push_back(std::move(one));
-      name_facts(named, parts);
-      if (!counters.empty()) {
-        const auto words = static_cast<index_t>(counters.size() / 8);
-        parts.push_back({{named + ", filter", "u64", words, 1, 8, 8, 0}, counters.data(), 0});
-      }
+      name_facts(parts);
+      if (counters.empty()) return;
+      const auto words = static_cast<index_t>(counters.size() / 8);
+      parts.push_back({{named + ", filter", "u64", words, 1, 8, 8, 0}, counters.data(), 0});
     }
-    void name_facts(const std::string& name, std::vector<deeprec::named_table>& parts) {
-      parts.push_back(deeprec::name_keys(name + ", steps", std::span<std::int64_t>(steps)));
-      parts.push_back(deeprec::name_keys(name + ", frequencies", std::span<std::int64_t>(frequencies)));
+    void name_facts(std::vector<deeprec::named_table>& parts) {
+      parts.push_back(deeprec::name_keys(named + ", steps", std::span<std::int64_t>(steps)));
+      parts.push_back(deeprec::name_keys(named + ", frequencies", std::span<std::int64_t>(frequencies)));
     }
 
     std::string named;
+    std::vector<std::int64_t> keys;  // of a file that is loaded, as `table`
     std::vector<std::int64_t> steps, frequencies;
     std::span<std::byte> counters;
     std::uint64_t seed = 0;
-    std::unique_ptr<table_type> table;  // of a file that is loaded
+    std::unique_ptr<table_type> table;
     std::unique_ptr<deeprec::named_rows<std::int64_t, rows_type>> rows;
   };
 
@@ -367,14 +379,14 @@ class growing_of final : public growing {
     constexpr std::int64_t most_frequent = (std::int64_t{1} << 24) - 1;
     const auto count = static_cast<index_t>(keys.size());
     const auto capacity = config_.grows->capacity.value_or(count);
-    TORCH_CHECK_VALUE(count <= capacity, "deeprec: the capacity of table ", config_.name, " must be at least ",
-                      count, ", the rows that are loaded (is ", capacity, ")");
+    TORCH_CHECK_VALUE(count <= capacity, "deeprec: the capacity of table ", config_.name,
+                      " must be at least ", count, ", the rows that are loaded (is ", capacity, ")");
     for (index_t k = 0; k < count; ++k) {
       TORCH_CHECK_VALUE(steps[k] >= 0, "deeprec: steps of table ", config_.name,
                         " must not be negative (step ", k, " is ", steps[k], ")");
-      TORCH_CHECK_VALUE(frequencies[k] >= 0 && frequencies[k] <= most_frequent, "deeprec: frequencies of table ",
-                        config_.name, " must be from 0 to 2^24 - 1 (frequency ", k, " is ", frequencies[k],
-                        ")");
+      TORCH_CHECK_VALUE(frequencies[k] >= 0 && frequencies[k] <= most_frequent,
+                        "deeprec: frequencies of table ", config_.name,
+                        " must be from 0 to 2^24 - 1 (frequency ", k, " is ", frequencies[k], ")");
     }
     auto made = make(seed, bound);
     std::vector<index_t> order(keys.size());

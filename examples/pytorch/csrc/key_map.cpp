@@ -68,23 +68,25 @@ struct key_numbers : torch::CustomClassHolder {
   void restore(const Tensor& given_keys, const Tensor& given_numbers) {
     const Tensor keys = keys_of(given_keys), numbers = keys_of(given_numbers);
     const std::span<const std::uint64_t> key = in(keys), number = in(numbers);
-    TORCH_CHECK_VALUE(key.size() == number.size(), "deeprec: KeyMap: numbers must be as many as keys (", key.size(),
-                      ") (are ", number.size(), ")");
+    TORCH_CHECK_VALUE(key.size() == number.size(), "deeprec: KeyMap: numbers must be as many as keys (",
+                      key.size(), ") (are ", number.size(), ")");
     const std::lock_guard lock(mutex);
     TORCH_CHECK_VALUE(keys_.empty(), "deeprec: KeyMap: a map that is restored must be new");
     const std::unordered_set<std::uint64_t> known(key.begin(), key.end());
-    TORCH_CHECK_VALUE(known.size() == key.size(), "deeprec: KeyMap: keys must differ (of ", key.size(), " only ",
-                      known.size(), " do)");
+    TORCH_CHECK_VALUE(known.size() == key.size(), "deeprec: KeyMap: keys must differ (of ", key.size(),
+                      " only ", known.size(), " do)");
     std::uint64_t end = 0;
     for (const std::uint64_t n : number) {
-      TORCH_CHECK_VALUE(n < static_cast<std::uint64_t>(map->capacity()), "deeprec: KeyMap: numbers must be below ",
-                        map->capacity(), " (one is ", static_cast<std::int64_t>(n), ")");
+      TORCH_CHECK_VALUE(n < static_cast<std::uint64_t>(map->capacity()),
+                        "deeprec: KeyMap: numbers must be below ", map->capacity(), " (one is ",
+                        static_cast<std::int64_t>(n), ")");
       end = (std::max)(end, n + 1);
     }
     std::vector<std::uint64_t> all(end), between;
     std::vector<unsigned char> taken(end, 0);
     for (std::size_t k = 0; k < key.size(); ++k) {
-      TORCH_CHECK_VALUE(taken[number[k]] == 0, "deeprec: KeyMap: numbers must differ (", number[k], " comes twice)");
+      TORCH_CHECK_VALUE(taken[number[k]] == 0, "deeprec: KeyMap: numbers must differ (", number[k],
+                        " comes twice)");
       taken[number[k]] = 1;
       all[number[k]] = key[k];
     }

@@ -246,9 +246,8 @@ class tables_of final : public tables {
     }
   }
   void regroup() override {
-    deeprec::feature_group<Optimizer> made;
-    for (const auto& add_features : adders_) add_features(made);
-    group_ = std::move(made);
+    group_ = {};  // no feature of a table that is gone, also where memory is refused
+    for (const auto& add_features : adders_) add_features(group_);
   }
 
  private:

@@ -459,7 +459,7 @@ class EmbeddingCollection(nn.Module):
 
     def keys(self, name: str) -> Tensor:
         """The keys that have rows (R), int64 in ascending order: a copy."""
-        return self._tables.contents(self._grown("keys", name))[0]
+        return self._tables.keys(self._grown("keys", name))
 
     def rows(self, name: str, keys: Tensor) -> Tensor:
         """The values that lookups read for keys (N): (N, D) in float32, the default row for keys without one."""
@@ -516,8 +516,10 @@ class EmbeddingCollection(nn.Module):
         return contents
 
     def _restore(self, number: int, contents: dict[str, Tensor]):
+        rows = contents["weight"]
+        if rows.dim() > 0:
+            contents = {**contents, "weight": rows.contiguous().view(torch.uint8)}
         parts = [contents[part] for part in _GROWN]
-        parts[1] = parts[1].cpu().contiguous().view(torch.uint8)
         self._tables.restore(number, parts, int(contents["seed"]), self.tables[number].first_bound)
 
     def _grown_names(self, number: int) -> dict[str, str]:
@@ -561,11 +563,15 @@ class EmbeddingCollection(nn.Module):
             if absent:
                 continue
             contents = {part: given[name] for part, name in names.items()}
-            dtype = _FORMATS[table.format] or torch.uint8
-            if not isinstance(contents["weight"], Tensor) or contents["weight"].dtype != dtype:
-                errors.append(f"{names['weight']} must be {dtype} (is {getattr(contents['weight'], 'dtype', None)})")
+            wrong = [names[part] for part, value in contents.items() if not isinstance(value, Tensor)]
+            if wrong:
+                errors.append(f"{', '.join(wrong)} must be tensors")
                 continue
-            contents.setdefault("state", torch.empty(len(contents["weight"]), 0))
+            dtype = _FORMATS[table.format] or torch.uint8
+            if contents["weight"].dtype != dtype:
+                errors.append(f"{names['weight']} must be {dtype} (is {contents['weight'].dtype})")
+                continue
+            contents.setdefault("state", torch.empty(contents["keys"].numel(), 0))
             contents.setdefault("filter", torch.empty(0, dtype=torch.uint8))
             try:
                 self._restore(number, contents)

@@ -75,7 +75,7 @@ def held(collection, name="u"):
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_bits_of_a_dense_table(name, pooling, format):
-    """Two features of one table and a second table, with equal first values; also when rows were there before."""
+    """Two features of one table and a second table, with equal first values."""
     options = dict(pooling=pooling, format=format, init_bound=0.05)
     tables = lambda rows: [
         TableConfig("u", rows, 17, feature_names=("a", "b"), **options),
@@ -433,6 +433,9 @@ def test_contents_that_do_not_fit_are_refused():
     refused("steps of table u must not be negative", steps=torch.tensor([1, -1, 1]))
     refused("frequencies of table u must be from 0 to", frequencies=torch.tensor([1, 1, 2**24]))
     refused("state of table u must be", state=torch.zeros(3, 1))
+    refused("weight of table u must be", weight=torch.tensor(1.0))
+    refused("u.steps, u.seed must be tensors", steps=[1, 1, 1], seed=1)
+    refused("u: ", seed=torch.tensor([1, 2]))
     with pytest.raises(RuntimeError, match="Missing.*u.keys"):
         ours.load_state_dict({name: value for name, value in state.items() if name != "u.keys"})
     with pytest.raises(RuntimeError, match="capacity of table u must be at least 3"):
@@ -568,6 +571,25 @@ def test_lookups_beside_erasures_and_insertions():
     for reader in readers:
         reader.join()
     assert not wrong and ours.keys("u").tolist() == kept.tolist()
+
+
+def test_insertions_by_several_threads():
+    ours, alone = made(), made()
+    parts = [torch.arange(first, first + 3000) for first in (0, 1500, 3000)]
+    outs = [None] * len(parts)
+
+    def insert(number):
+        outs[number] = [ours(batch_of(part)).detach() for part in parts[number].split(100)]
+
+    threads = [threading.Thread(target=insert, args=(number,)) for number in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    alone(batch_of(torch.arange(6000)))
+    assert held(ours) == held(alone)
+    for part, out in zip(parts, outs):
+        assert torch.equal(torch.cat(out), alone.rows("u", part))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
