@@ -45,17 +45,10 @@
 
 namespace deeprec_torch {
 
-/// Keys as a list of int64.
+/// A list of keys.
 inline at::Tensor key_list(const at::Tensor& keys) {
-  check_on_host(keys, "keys");
-  check_integers(keys, "keys");
   check_dimensions(keys, "keys", 1);
-  return keys.to(at::kLong).contiguous();
-}
-/// The list, as the library sees keys.
-inline std::span<const std::uint64_t> keys_in(const at::Tensor& list) {
-  const auto* const first = static_cast<const std::uint64_t*>(list.const_data_ptr());
-  return {first, static_cast<std::size_t>(list.numel())};
+  return as_keys(keys, "keys");
 }
 
 /// What a table that grows holds, or what it will.
@@ -221,7 +214,8 @@ class growing_of final : public growing {
     const std::vector<const std::byte*> places = find(*table_, list);
     for (std::size_t k = 0; k < places.size(); ++k) {
       TORCH_CHECK_VALUE(places[k] != nullptr, "deeprec: the capacity of table ", config_.name,
-                        " must be enough for the keys (key ", keys_in(list)[k], " has no row)");
+                        " must be enough for the keys (key ", list.const_data_ptr<std::int64_t>()[k],
+                        " has no row)");
       copy_bytes(const_cast<std::byte*>(places[k]),
                  encoded.view().data() + static_cast<index_t>(k) * encoded.format().stride_bytes(),
                  format_.row_bytes());

@@ -29,23 +29,23 @@ struct key_numbers : torch::CustomClassHolder {
       : map(raising([&] { return std::make_unique<deeprec::key_map>(capacity); })) {}
 
   Tensor find(const Tensor& given) const {
-    const Tensor keys = keys_of(given);
+    const Tensor keys = as_keys(given, "keys");
     Tensor numbers = at::empty(given.sizes(), at::TensorOptions(at::kLong));
-    map->find(in(keys).data(), keys.numel(), numbers.data_ptr<std::int64_t>());
+    map->find(keys_in(keys).data(), keys.numel(), numbers.data_ptr<std::int64_t>());
     return numbers;
   }
   Tensor insert(const Tensor& given) {
-    const Tensor keys = keys_of(given);
+    const Tensor keys = as_keys(given, "keys");
     Tensor numbers = at::empty(given.sizes(), at::TensorOptions(at::kLong));
     const std::lock_guard lock(mutex);
-    insert_locked(in(keys), out(numbers));
+    insert_locked(keys_in(keys), out(numbers));
     return numbers;
   }
   Tensor erase(const Tensor& given) {
-    const Tensor keys = keys_of(given);
+    const Tensor keys = as_keys(given, "keys");
     Tensor numbers = at::empty(given.sizes(), at::TensorOptions(at::kLong));
     const std::lock_guard lock(mutex);
-    erase_locked(in(keys), out(numbers));
+    erase_locked(keys_in(keys), out(numbers));
     return numbers;
   }
   /// Keys (N) and their numbers (N), in ascending order of the numbers.
@@ -66,8 +66,8 @@ struct key_numbers : torch::CustomClassHolder {
   /// Gives keys the numbers that items() had, in a map without keys. Numbers are given in their order, so
   /// those between them are given to other keys first and then erased.
   void restore(const Tensor& given_keys, const Tensor& given_numbers) {
-    const Tensor keys = keys_of(given_keys), numbers = keys_of(given_numbers);
-    const std::span<const std::uint64_t> key = in(keys), number = in(numbers);
+    const Tensor keys = as_keys(given_keys, "keys"), numbers = as_keys(given_numbers, "numbers");
+    const std::span<const std::uint64_t> key = keys_in(keys), number = keys_in(numbers);
     TORCH_CHECK_VALUE(key.size() == number.size(), "deeprec: KeyMap: numbers must be as many as keys (",
                       key.size(), ") (are ", number.size(), ")");
     const std::lock_guard lock(mutex);
@@ -106,14 +106,6 @@ struct key_numbers : torch::CustomClassHolder {
   mutable std::mutex mutex;
 
  private:
-  static Tensor keys_of(const Tensor& given) {
-    check_on_host(given, "keys");
-    check_integers(given, "keys");
-    return given.to(at::kLong).contiguous();
-  }
-  static std::span<const std::uint64_t> in(const Tensor& keys) {
-    return {static_cast<const std::uint64_t*>(keys.const_data_ptr()), static_cast<std::size_t>(keys.numel())};
-  }
   static std::span<std::int64_t> out(Tensor& numbers) {
     return {numbers.data_ptr<std::int64_t>(), static_cast<std::size_t>(numbers.numel())};
   }

@@ -355,8 +355,11 @@ class EmbeddingCollection(nn.Module):
 
     def forward(self, features) -> Tensor:
         """features: a KeyedJaggedTensor, of this module or torchrec's, with the collection's features among its keys."""
-        values, keys = features.values(), features.keys()
+        values, offsets, keys = features.values(), features.offsets(), features.keys()
         _refuse_tracers(values)
+        if not values.device == offsets.device == self._hook.device:
+            name, given = ("values", values) if values.device != self._hook.device else ("offsets", offsets)
+            raise NotImplementedError(f"EmbeddingCollection: {name} must be on the CPU (is on {given.device})")
         varies = getattr(features, "variable_stride_per_key", None)
         if varies is not None and varies():
             raise NotImplementedError("EmbeddingCollection: the batch must have the same number of bags for each key (varies)")
@@ -373,7 +376,7 @@ class EmbeddingCollection(nn.Module):
             self._number,
             self._width,
             values,
-            features.offsets(),
+            offsets,
             features.weights_or_none(),
             features.stride(),
             len(keys),

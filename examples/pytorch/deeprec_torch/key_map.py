@@ -8,6 +8,8 @@ from torch import Tensor
 
 def as_signed(keys: Tensor) -> Tensor:
     """uint64 as int64 of the same bits, which is the same key."""
+    if not isinstance(keys, Tensor):
+        raise TypeError(f"deeprec_torch: keys must be a tensor (is {type(keys).__name__})")
     return keys.view(torch.int64) if keys.dtype == torch.uint64 else keys
 
 

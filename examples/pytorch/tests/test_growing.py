@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import deeprec_torch
 from deeprec_torch import (
@@ -638,7 +639,20 @@ def test_types_are_refused_by_name():
             call("u", elsewhere)
         with pytest.raises(ValueError, match="keys must have 1 dimension"):
             call("u", torch.zeros(1, 1, dtype=torch.int64))
+        with pytest.raises(TypeError, match="keys must be a tensor"):
+            call("u", [1])
     dense = made(TableConfig("u", 5, 8))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_cuda = torch.zeros(1, dtype=torch.int64, device="cuda")
+        assert dense(batch_of(torch.zeros(1, dtype=torch.int64))).shape == (1, 8)
+        for collection in (ours, dense):
+            with pytest.raises(NotImplementedError, match=r"values must be on the CPU \(is on cuda:0\)"):
+                collection(KeyedJaggedTensor(["u"], on_cuda, torch.arange(2)))
+    for collection in (ours, dense):
+        with pytest.raises(NotImplementedError, match=r"values must be on the CPU \(is on meta\)"):
+            collection(KeyedJaggedTensor(["u"], elsewhere, torch.arange(2)))
+        with pytest.raises(NotImplementedError, match=r"offsets must be on the CPU \(is on meta\)"):
+            collection(KeyedJaggedTensor(["u"], torch.tensor([1]), torch.zeros(2, dtype=torch.int64, device="meta")))
     with pytest.raises(ValueError, match="values must be int64 or int32"):
         dense(batch_of(torch.tensor([1]).view(torch.uint64)))
     assert ours.keys("u").tolist() == [1]

@@ -49,6 +49,8 @@ def test_shapes_and_types():
                 call(wrong)
         with pytest.raises(NotImplementedError, match=r"keys must be on the CPU \(is on meta\)"):
             call(torch.zeros(1, dtype=torch.int64, device="meta"))
+        with pytest.raises(TypeError, match="keys must be a tensor"):
+            call([1])
     for capacity in (0, -1, 2**32):
         with pytest.raises(ValueError, match="key_map: capacity must be from 1"):
             KeyMap(capacity)
