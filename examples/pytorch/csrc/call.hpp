@@ -6,7 +6,9 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <new>
 #include <string>
+#include <utility>
 
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
@@ -64,6 +66,18 @@ template <class T>
 void raise_on_fault(const deeprec::result<T>& r) {
   if (!r) [[unlikely]]
     raise(r.code(), r.fault().message());
+}
+
+/// Calls what throws as the library does: constructors, and functions that return owners.
+template <class F>
+decltype(auto) raising(F&& f) {
+  try {
+    return std::forward<F>(f)();
+  } catch (const deeprec::error& fault) {
+    raise(fault.code(), fault.what());
+  } catch (const std::bad_alloc&) {
+    raise(deeprec::errc::out_of_memory, "deeprec: memory for the tables must be available (was refused)");
+  }
 }
 
 }  // namespace deeprec_torch

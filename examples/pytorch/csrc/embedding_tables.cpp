@@ -6,9 +6,11 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <utility>
@@ -17,6 +19,8 @@
 #include <deeprec/embedding/files/table_file.hpp>
 
 #include "dispatch.hpp"
+#include "growing.hpp"
+#include "table.hpp"
 #include "tables.hpp"
 
 namespace deeprec_torch {
@@ -55,22 +59,40 @@ class registry {
   std::int64_t last_ = 0;
 };
 
+/// How a table grows, as embedding_collection.py gives it: nothing for a dense table, or {capacity (0: none),
+/// when_full, filter, occurrences, keys, seed} and {share, the default row}.
+std::optional<growth> growth_of(const std::string& name, const std::vector<std::int64_t>& whole,
+                                const std::vector<double>& real) {
+  if (whole.empty()) return std::nullopt;
+  TORCH_CHECK_VALUE(whole.size() == 6 && !real.empty(), "deeprec: how table ", name,
+                    " grows must be 6 integers and floats (are ", whole.size(), " and ", real.size(), ")");
+  growth made;
+  if (whole[0] > 0) made.capacity = whole[0];
+  made.full = static_cast<deeprec::when_full>(whole[1]);
+  made.filter = static_cast<growth::filter_kind>(whole[2]);
+  made.occurrences = whole[3];
+  made.keys = whole[4];
+  made.filter_seed = static_cast<std::uint64_t>(whole[5]);
+  made.share = real[0];
+  made.default_row.assign(real.begin() + 1, real.end());
+  return made;
+}
+
 struct embedding_tables : torch::CustomClassHolder {
   embedding_tables(const std::string& optimizer, const std::vector<std::string>& names,
                    const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& widths,
                    const std::vector<std::string>& formats,
-                   const std::vector<std::vector<std::int64_t>>& poolings) {
+                   const std::vector<std::vector<std::int64_t>>& poolings,
+                   const std::vector<std::vector<std::int64_t>>& growth_integers,
+                   const std::vector<std::vector<double>>& growth_floats) {
     std::vector<table_config> configs;
     for (std::size_t t = 0; t < names.size(); ++t) {
-      TORCH_CHECK_VALUE(rows[t] > 0 && widths[t] > 0, "deeprec: table ", names[t],
+      auto grows = growth_of(names[t], growth_integers[t], growth_floats[t]);
+      TORCH_CHECK_VALUE((grows || rows[t] > 0) && widths[t] > 0, "deeprec: table ", names[t],
                         " must have rows and columns (has ", rows[t], ", ", widths[t], ")");
-      configs.push_back({names[t], rows[t], widths[t], formats[t], poolings[t]});
+      configs.push_back({names[t], rows[t], widths[t], formats[t], poolings[t], std::move(grows)});
     }
-    try {
-      all = make(optimizer, std::move(configs));
-    } catch (const deeprec::error& fault) {
-      raise(fault.code(), fault.what());
-    }
+    all = raising([&] { return make(optimizer, std::move(configs)); });
     number = registry::shared().add(all);
   }
   ~embedding_tables() override { registry::shared().remove(number); }
@@ -91,25 +113,104 @@ struct embedding_tables : torch::CustomClassHolder {
                       " must be one of ", all->list().size());
     return *all->list()[static_cast<std::size_t>(t)];
   }
-  std::vector<deeprec::named_table> parts() const {
+  dense& dense_at(std::int64_t t) const {
+    auto* const found = dynamic_cast<dense*>(&at(t));
+    TORCH_CHECK_VALUE(found != nullptr, "deeprec: table ", t, " must be dense (grows)");
+    return *found;
+  }
+  growing& growing_at(std::int64_t t) const {
+    auto* const found = dynamic_cast<growing*>(&at(t));
+    TORCH_CHECK_VALUE(found != nullptr, "deeprec: table ", t, " must be one that grows (is dense)");
+    return *found;
+  }
+  /// The same, in the step that goes on.
+  growing& changed_at(std::int64_t t) const {
+    growing& found = growing_at(t);
+    found.begin_step(all->options.step);
+    return found;
+  }
+
+  /// The files of the tables that grow.
+  using growing_files = std::vector<std::pair<growing*, std::unique_ptr<growing_file>>>;
+  template <class Open>
+  growing_files open_files(const Open& open) const {
+    growing_files made;
+    for (const auto& one : all->list()) {
+      if (auto* const grows = dynamic_cast<growing*>(one.get()))
+        made.emplace_back(grows, raising([&] { return open(*grows); }));
+    }
+    return made;
+  }
+  /// The parts of all tables.
+  std::vector<deeprec::named_table> parts(const growing_files& files) const {
     std::vector<deeprec::named_table> made;
-    for (const auto& one : all->list()) one->name_parts(made);
+    for (const auto& one : all->list()) {
+      if (auto* const rows = dynamic_cast<dense*>(one.get())) rows->name_parts(made);
+    }
+    for (const auto& [grows, file] : files) file->name_parts(made);
     return made;
   }
   void save(const std::string& path) const {
-    const auto writable = parts();
+    const growing_files files = open_files([](const growing& grows) { return grows.file_to_save(); });
+    const auto writable = parts(files);
     const std::vector<deeprec::const_named_table> read_only(writable.begin(), writable.end());
-    const auto saved = deeprec::save_tables(path, read_only,
-                                            {.step = static_cast<std::uint64_t>(all->options.step),
-                                             .numbers = {{rate_in_files, all->options.learning_rate}}});
+    deeprec::training_state at{.step = static_cast<std::uint64_t>(all->options.step),
+                               .numbers = {{rate_in_files, all->options.learning_rate}}};
+    for (const auto& [grows, file] : files)
+      at.numbers.push_back(
+          {growing_file::seed_name(grows->config().name), static_cast<index_t>(grows->seed())});
+    const auto saved = deeprec::save_tables(path, read_only, at);
     raise_on_fault(saved);
   }
   void load(const std::string& path) {
-    const auto into = parts();
+    const growing_files files = files_to_load(path);
+    const auto into = parts(files);
     const auto loaded = deeprec::load_tables(path, into);
     raise_on_fault(loaded);
+    for (const auto& [grows, file] : files) grows->adopt(*file);
+    if (!files.empty()) all->regroup();
     all->options.step = static_cast<std::int64_t>(loaded.value().step);
     all->options.learning_rate = loaded.value().real(rate_in_files).value_or(all->options.learning_rate);
+  }
+  /// Tables with the rows that a file has, which load_tables fills.
+  growing_files files_to_load(const std::string& path) const {
+    const bool grows = std::any_of(all->list().begin(), all->list().end(),
+                                   [](const auto& one) { return one->config().grows.has_value(); });
+    if (!grows) return {};
+    const auto info = deeprec::describe_file(path);
+    raise_on_fault(info);
+    growing_files files = open_files([&](const growing& one) { return one.file_to_load(info.value()); });
+    std::vector<deeprec::named_table> keys;
+    for (const auto& [one, file] : files) file->name_keys(keys);
+    const auto read = deeprec::load_tables(path, keys, {.others = deeprec::load_options::unknown::ignore});
+    raise_on_fault(read);
+    for (const auto& [one, file] : files) raising([&] { one->make_rows(*file); });
+    return files;
+  }
+
+  std::vector<Tensor> contents(std::int64_t t) const {
+    growing_contents now = raising([&] { return growing_at(t).contents(); });
+    return {now.keys, now.rows, now.state, now.steps, now.frequencies, now.filter};
+  }
+  void restore(std::int64_t t, const std::vector<Tensor>& from, std::int64_t seed, double bound) const {
+    TORCH_CHECK_VALUE(from.size() == 6, "deeprec: the contents of table ", t, " must be 6 tensors (are ",
+                      from.size(), ")");
+    growing_at(t).restore({from[0], from[1], from[2], from[3], from[4], from[5]},
+                          static_cast<std::uint64_t>(seed), static_cast<float>(bound));
+    all->regroup();
+  }
+  c10::Dict<std::string, std::int64_t> statistics(std::int64_t t) const {
+    const deeprec::growing_statistics now = growing_at(t).statistics();
+    c10::Dict<std::string, std::int64_t> made;
+    made.insert("rows", now.rows);
+    made.insert("candidates", now.candidates);
+    made.insert("index_bytes", now.index_bytes);
+    made.insert("row_bytes", now.row_bytes);
+    made.insert("filter_bytes", now.filter_bytes);
+    made.insert("waiting_rows", now.waiting_rows);
+    made.insert("refused", now.refused);
+    made.insert("evicted", now.evicted);
+    return made;
   }
 
   static constexpr const char* rate_in_files = "learning rate";
@@ -165,6 +266,7 @@ struct batch_tensors {
   Tensor ids, offsets, weights;
 };
 
+template <bool inserts>
 Tensor lookup(const Tensor&, const Tensor&, std::int64_t number, std::int64_t, const Tensor& ids,
               const Tensor& offsets, const OptionalTensor& weights, std::int64_t bags, std::int64_t keys,
               at::IntArrayRef positions) {
@@ -172,7 +274,11 @@ Tensor lookup(const Tensor&, const Tensor&, std::int64_t number, std::int64_t, c
   const batch_tensors batch(ids, offsets, weights);
   const keyed_batch view = batch.view(*all, bags, keys, positions);
   Tensor out = at::empty({bags, all->total_width()}, at::TensorOptions(at::kFloat));
-  all->lookup(view, out);
+  if constexpr (inserts) {
+    all->lookup_or_insert(view, out);
+  } else {
+    all->lookup(view, out);
+  }
   return out;
 }
 void update(const Tensor&, const Tensor& gradient, std::int64_t number, const Tensor& ids,
@@ -209,13 +315,20 @@ using lookup_function_type = Tensor(const Tensor&, const Tensor&, std::int64_t, 
 using update_function_type = void(const Tensor&, const Tensor&, std::int64_t, const Tensor&, const Tensor&,
                                   const OptionalTensor&, c10::SymInt, std::int64_t, at::IntArrayRef);
 
+template <bool inserts>
+const auto& lookup_op() {
+  static const auto called =
+      op<lookup_function_type>(inserts ? "deeprec::tables_lookup_or_insert" : "deeprec::tables_lookup");
+  return called;
+}
+
 // That `hook` requires a gradient is why the backward pass comes by; its gradient is 0.
-struct lookup_function : torch::autograd::Function<lookup_function> {
+template <bool inserts>
+struct lookup_function : torch::autograd::Function<lookup_function<inserts>> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& hook, const Tensor& rows,
                         std::int64_t number, std::int64_t width, const Tensor& ids, const Tensor& offsets,
                         const OptionalTensor& weights, const c10::SymInt& bags, std::int64_t keys,
                         std::vector<std::int64_t> positions) {
-    static const auto called = op<lookup_function_type>("deeprec::tables_lookup");
     const at::AutoDispatchBelowADInplaceOrView below;
     ctx->save_for_backward({rows, ids, offsets, weights.value_or(Tensor())});
     ctx->saved_data["number"] = number;
@@ -223,7 +336,7 @@ struct lookup_function : torch::autograd::Function<lookup_function> {
     ctx->saved_data["keys"] = keys;
     ctx->saved_data["positions"] = positions;
     ctx->saved_data["stepped"] = false;
-    return called.call(hook, rows, number, width, ids, offsets, weights, bags, keys, positions);
+    return lookup_op<inserts>().call(hook, rows, number, width, ids, offsets, weights, bags, keys, positions);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& gradients) {
@@ -242,6 +355,7 @@ struct lookup_function : torch::autograd::Function<lookup_function> {
   }
 };
 
+template <bool inserts>
 Tensor differentiable_lookup(const Tensor& hook, const Tensor& rows, std::int64_t number, std::int64_t width,
                              const Tensor& ids, const Tensor& offsets, const OptionalTensor& weights,
                              c10::SymInt bags, std::int64_t keys, at::IntArrayRef positions) {
@@ -249,12 +363,11 @@ Tensor differentiable_lookup(const Tensor& hook, const Tensor& rows, std::int64_
   if (at::GradMode::is_enabled() && hook.requires_grad()) {
     TORCH_CHECK_NOT_IMPLEMENTED(!weights || !weights->requires_grad(),
                                 "deeprec: the weights of a collection's batch have no gradient");
-    return lookup_function::apply(hook, rows, number, width, ids, offsets, weights, bags, keys,
-                                  positions.vec());
+    return lookup_function<inserts>::apply(hook, rows, number, width, ids, offsets, weights, bags, keys,
+                                           positions.vec());
   }
-  static const auto called = op<lookup_function_type>("deeprec::tables_lookup");
   const at::AutoDispatchBelowADInplaceOrView below;
-  return called.call(hook, rows, number, width, ids, offsets, weights, bags, keys, positions);
+  return lookup_op<inserts>().call(hook, rows, number, width, ids, offsets, weights, bags, keys, positions);
 }
 
 }  // namespace
@@ -265,6 +378,9 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       "tables_lookup(Tensor hook, Tensor rows, int number, int width, Tensor values, Tensor offsets, "
       "Tensor? weights, SymInt bags, int keys, int[] positions) -> Tensor");
   m.def(
+      "tables_lookup_or_insert(Tensor hook, Tensor(a!) rows, int number, int width, Tensor values, "
+      "Tensor offsets, Tensor? weights, SymInt bags, int keys, int[] positions) -> Tensor");
+  m.def(
       "tables_update(Tensor(a!) rows, Tensor gradient, int number, Tensor values, Tensor offsets, "
       "Tensor? weights, SymInt bags, int keys, int[] positions) -> ()");
 
@@ -272,7 +388,9 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
   m.class_<embedding_tables>("EmbeddingTables")
       .def(torch::init<const std::string&, const std::vector<std::string>&, const std::vector<std::int64_t>&,
                        const std::vector<std::int64_t>&, const std::vector<std::string>&,
-                       const std::vector<std::vector<std::int64_t>>&>())
+                       const std::vector<std::vector<std::int64_t>>&,
+                       const std::vector<std::vector<std::int64_t>>&,
+                       const std::vector<std::vector<double>>&>())
       // What torch.export asks an object for first.
       .def("__obj_flatten__",
            [](const holder&) -> std::string {
@@ -294,24 +412,50 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       .def("initialize",
            [](const holder& self, std::int64_t t, std::int64_t seed, double bound) {
              self->at(t).initialize(static_cast<std::uint64_t>(seed), static_cast<float>(bound));
+             self->all->regroup();
            })
-      .def("bytes", [](const holder& self, std::int64_t t) { return self->at(t).bytes(self->all); })
-      .def("state", [](const holder& self, std::int64_t t) { return self->at(t).state(self->all); })
+      .def("bytes", [](const holder& self, std::int64_t t) { return self->dense_at(t).bytes(self->all); })
+      .def("state", [](const holder& self, std::int64_t t) { return self->dense_at(t).state(self->all); })
       .def("assign",
-           [](const holder& self, std::int64_t t, const Tensor& values) { self->at(t).assign(values); })
-      .def("values", [](const holder& self, std::int64_t t) { return self->at(t).values(); })
+           [](const holder& self, std::int64_t t, const Tensor& values) { self->dense_at(t).assign(values); })
+      .def("values", [](const holder& self, std::int64_t t) { return self->dense_at(t).values(); })
+      // Of tables that grow.
+      .def("size", [](const holder& self, std::int64_t t) { return self->growing_at(t).size(); })
+      .def("seed", [](const holder& self,
+                      std::int64_t t) { return static_cast<std::int64_t>(self->growing_at(t).seed()); })
+      .def("keys", [](const holder& self, std::int64_t t) { return self->growing_at(t).keys(); })
+      .def("contents", [](const holder& self, std::int64_t t) { return self->contents(t); })
+      .def("restore", [](const holder& self, std::int64_t t, const std::vector<Tensor>& from,
+                         std::int64_t seed, double bound) { self->restore(t, from, seed, bound); })
+      .def("rows_of", [](const holder& self, std::int64_t t,
+                         const Tensor& keys) { return self->growing_at(t).rows(keys); })
+      .def("assign_to", [](const holder& self, std::int64_t t, const Tensor& keys,
+                           const Tensor& values) { self->changed_at(t).assign(keys, values); })
+      .def("erase", [](const holder& self, std::int64_t t,
+                       const Tensor& keys) { return self->growing_at(t).erase(keys); })
+      .def("evict",
+           [](const holder& self, std::int64_t t, std::int64_t policy, std::int64_t count, double threshold) {
+             return self->changed_at(t).evict(static_cast<growing::policy>(policy), count,
+                                              static_cast<float>(threshold));
+           })
+      .def("statistics", [](const holder& self, std::int64_t t) { return self->statistics(t); })
       .def("save", [](const holder& self, const std::string& path) { self->save(path); })
       .def("load", [](const holder& self, const std::string& path) { self->load(path); });
 }
 
 TORCH_LIBRARY_IMPL(deeprec, CPU, m) {
-  m.impl("tables_lookup", lookup);
+  m.impl("tables_lookup", lookup<false>);
+  m.impl("tables_lookup_or_insert", lookup<true>);
   m.impl("tables_update", update);
 }
 TORCH_LIBRARY_IMPL(deeprec, Meta, m) {
   m.impl("tables_lookup", lookup_shape);
+  m.impl("tables_lookup_or_insert", lookup_shape);
   m.impl("tables_update", update_shape);
 }
-TORCH_LIBRARY_IMPL(deeprec, Autograd, m) { m.impl("tables_lookup", differentiable_lookup); }
+TORCH_LIBRARY_IMPL(deeprec, Autograd, m) {
+  m.impl("tables_lookup", differentiable_lookup<false>);
+  m.impl("tables_lookup_or_insert", differentiable_lookup<true>);
+}
 
 }  // namespace deeprec_torch

@@ -2,14 +2,15 @@
 // state, and the group of features that are looked up in them.
 //
 //   tables_of<Optimizer>    a feature_group over tables of any formats; one source file for each optimizer
-//   table_of<Format>        rows and state, as tensors for the state dict and as parts of a table file
+//   dense_of<Format>        rows and state, as tensors for the state dict and as parts of a table file
+//   growing_of<Format>      growing.hpp
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,8 +19,9 @@
 #include <deeprec/embedding/files/named_table.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
-#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
@@ -32,38 +34,11 @@
 #include <deeprec/optim/sgd.hpp>
 
 #include "call.hpp"
+#include "growing.hpp"
+#include "table.hpp"
 #include "tensors.hpp"
 
 namespace deeprec_torch {
-
-/// One table and the features that are looked up in it.
-struct table_config {
-  std::string name;
-  index_t rows = 0;
-  index_t width = 0;
-  std::string format;                  ///< "f32", "f16", "bf16", "int8" or "int4"
-  std::vector<std::int64_t> poolings;  ///< of each feature: 0 sum, 1 mean
-};
-
-/// What an optimizer steps with. Each takes what it has.
-struct step_options {
-  double learning_rate = 0.01;
-  double epsilon = 1e-8;
-  double initial_squares = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  std::int64_t step = 1;  ///< the number of the next step
-};
-
-/// Floats of state of a row of that width.
-template <class Optimizer>
-constexpr index_t state_floats_of(index_t width) {
-  if constexpr (std::is_same_v<Optimizer, deeprec::lookups_only>) {
-    return 0;
-  } else {
-    return Optimizer::row_state + Optimizer::element_state * width;
-  }
-}
 
 /// A batch of all features: feature f has the ids of key positions[f], or of key f where there are none.
 struct keyed_batch {
@@ -82,15 +57,11 @@ struct keyed_batch {
 
 using features_view = std::vector<deeprec::jagged_view<>>;
 
-/// A table whose format is not in its type.
-class table {
+/// A table of R rows, whose format is not in its type.
+class dense : public table {
  public:
-  explicit table(table_config config) : config_(std::move(config)) {}
-  virtual ~table() = default;
-  table(const table&) = delete;
-  table& operator=(const table&) = delete;
+  using table::table;
 
-  [[nodiscard]] const table_config& config() const { return config_; }
   /// Bytes of the rows (R, stride); they live as long as `owner`, which the tensor keeps.
   [[nodiscard]] virtual at::Tensor bytes(const std::shared_ptr<void>& owner) = 0;
   /// The optimizer's state (R, floats).
@@ -99,7 +70,6 @@ class table {
         state_.view().data(), {config_.rows, state_.width()}, [owner](void*) {},
         at::TensorOptions(at::kFloat));
   }
-  virtual void initialize(std::uint64_t seed, float bound) = 0;
   virtual void assign(const at::Tensor& values) = 0;
   [[nodiscard]] virtual at::Tensor values() const = 0;
   /// The parts of a table file: the rows, and the state where there is any.
@@ -110,27 +80,28 @@ class table {
     if (state_.width() > 0) parts.push_back(deeprec::name_table(config_.name + "/state", state_.view()));
   }
 
-  table_config config_;
   deeprec::dense_table<deeprec::f32_rows> state_;
 };
 
 template <class Format>
-class table_of final : public table {
+class dense_of final : public dense {
  public:
-  table_of(table_config config, index_t state_floats)
-      : table(std::move(config)), rows_(config_.rows, Format(config_.width)) {
+  dense_of(table_config config, index_t state_floats)
+      : dense(std::move(config)), rows_(config_.rows, Format(config_.width)) {
     state_ = deeprec::dense_table<deeprec::f32_rows>(config_.rows, deeprec::f32_rows(state_floats));
   }
 
   /// With rows that an optimizer steps, or for lookups only.
   template <class Optimizer>
   void add_to(deeprec::feature_group<Optimizer>& group) {
-    for (const std::int64_t pooling : config_.poolings) {
-      if (pooling == 0) {
-        add(group, deeprec::combiner::sum);
-      } else {
-        add(group, deeprec::combiner::mean);
-      }
+    if constexpr (state_floats_of<Optimizer>(1) == 0) {
+      add_features(group, rows_.view());
+    } else {
+      const auto state = state_.view();
+      add_features(
+          group, deeprec::with_state(rows_.view(), deeprec::matrix_view<float>(
+                                                       static_cast<float*>(static_cast<void*>(state.data())),
+                                                       state.rows(), state.width())));
     }
   }
 
@@ -154,10 +125,7 @@ class table_of final : public table {
     }
   }
   void assign(const at::Tensor& values) override {
-    TORCH_CHECK_VALUE(values.dim() == 2 && values.size(0) == config_.rows && values.size(1) == config_.width,
-                      "deeprec: weights of table ", config_.name, " must be (", config_.rows, ", ",
-                      config_.width, ") (are ", values.sizes(), ")");
-    check_floats(values, "weights");
+    check_values(values, config_.rows);
     const at::Tensor source = with_rows(values.to(at::kCPU, at::kFloat));
     auto executor = threads();
     const auto ctx = call_on(executor);
@@ -176,29 +144,20 @@ class table_of final : public table {
   }
 
  private:
-  template <class Optimizer, class Combiner>
-  void add(deeprec::feature_group<Optimizer>& group, Combiner combiner) {
-    if constexpr (state_floats_of<Optimizer>(1) == 0) {
-      group.add(rows_.view(), combiner);
-    } else {
-      const auto state = state_.view();
-      group.add(deeprec::with_state(rows_.view(), deeprec::matrix_view<float>(
-                                                      static_cast<float*>(static_cast<void*>(state.data())),
-                                                      state.rows(), state.width())),
-                combiner);
-    }
-  }
-
   deeprec::dense_table<Format> rows_;
 };
 
 /// All tables of a collection, and their verbs. Lookups may run at once; update, assign and load exclude
-/// them.
+/// them, and so does regroup.
 class tables {
  public:
   virtual ~tables() = default;
   virtual void lookup(const keyed_batch& batch, at::Tensor& out) const = 0;
+  /// The same, with rows for keys that tables which grow do not hold, as far as they admit them.
+  virtual void lookup_or_insert(const keyed_batch& batch, at::Tensor& out) = 0;
   virtual void update(const keyed_batch& batch, const at::Tensor& gradient) = 0;
+  /// After a table that grows was replaced by another one.
+  virtual void regroup() = 0;
   [[nodiscard]] index_t features() const { return features_; }
   [[nodiscard]] index_t total_width() const { return total_width_; }
   [[nodiscard]] std::vector<std::unique_ptr<table>>& list() { return list_; }
@@ -206,7 +165,13 @@ class tables {
   step_options options;
 
  protected:
+  /// The step that goes on, for the tables that grow.
+  void begin_step() {
+    for (growing* const one : growing_) one->begin_step(options.step);
+  }
+
   std::vector<std::unique_ptr<table>> list_;
+  std::vector<growing*> growing_;
   index_t features_ = 0;
   index_t total_width_ = 0;
 };
@@ -243,6 +208,7 @@ class tables_of final : public tables {
   tables_of(std::vector<table_config> configs, const step_options& with) {
     options = with;
     for (table_config& config : configs) add(std::move(config));
+    regroup();
     features_ = group_.features();
     total_width_ = group_.total_width();
   }
@@ -253,8 +219,22 @@ class tables_of final : public tables {
     const features_view bags = bags_of_features(batch);
     raise_on_fault(deeprec::lookup(ctx, group_, bags, matrix<float>(out)));
   }
+  void lookup_or_insert(const keyed_batch& batch, at::Tensor& out) override {
+    if constexpr (trains) {
+      begin_step();
+      auto executor = threads();
+      const auto ctx = call_on(executor);
+      const features_view bags = bags_of_features(batch);
+      const auto rows = deeprec::resolve(ctx, group_, bags, deeprec::keys::find_or_insert);
+      raise_on_fault(rows);
+      raise_on_fault(deeprec::lookup(ctx, rows.value(), matrix<float>(out)));
+    } else {
+      lookup(batch, out);
+    }
+  }
   void update(const keyed_batch& batch, const at::Tensor& gradient) override {
     if constexpr (trains) {
+      begin_step();
       auto executor = threads();
       const auto ctx = call_on(executor);
       const features_view bags = bags_of_features(batch);
@@ -264,6 +244,10 @@ class tables_of final : public tables {
     } else {
       TORCH_CHECK_NOT_IMPLEMENTED(false, "deeprec: a collection without an optimizer has no backward pass");
     }
+  }
+  void regroup() override {
+    group_ = {};  // no feature of a table that is gone, also where memory is refused
+    for (const auto& add_features : adders_) add_features(group_);
   }
 
  private:
@@ -275,9 +259,20 @@ class tables_of final : public tables {
   template <class Format>
   void add_table(table_config config) {
     const index_t state = state_floats_of<Optimizer>(config.width);
-    auto made = std::make_unique<table_of<Format>>(std::move(config), state);
-    made->add_to(group_);
-    list_.push_back(std::move(made));
+    if (config.grows) {
+      auto made = std::make_unique<growing_of<Format>>(std::move(config), state, state_owner());
+      adders_.push_back([one = made.get()](auto& group) { one->add_to(group); });
+      growing_.push_back(made.get());
+      list_.push_back(std::move(made));
+    } else {
+      auto made = std::make_unique<dense_of<Format>>(std::move(config), state);
+      adders_.push_back([one = made.get()](auto& group) { one->add_to(group); });
+      list_.push_back(std::move(made));
+    }
+  }
+  static const char* state_owner() {
+    if constexpr (trains) return deeprec::optimizer_name<Optimizer>.data();
+    return nullptr;
   }
   void add(table_config config) {
     const std::string format = config.format;
@@ -292,6 +287,7 @@ class tables_of final : public tables {
                       "or without an optimizer int8 or int4 (is ", format, ")");
   }
 
+  std::vector<std::function<void(deeprec::feature_group<Optimizer>&)>> adders_;
   deeprec::feature_group<Optimizer> group_;
 };
 

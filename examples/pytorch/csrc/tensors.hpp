@@ -4,8 +4,10 @@
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <deeprec/core/dtypes.hpp>
@@ -33,6 +35,17 @@ inline void check_dimensions(const at::Tensor& tensor, const char* name, std::in
   TORCH_CHECK_VALUE(tensor.dim() == dimensions, "deeprec: ", name, " must have ", dimensions,
                     dimensions == 1 ? " dimension" : " dimensions", " (has ", tensor.dim(), ")");
 }
+/// Keys of any shape, contiguous: numbers of 32 bits are extended by their sign.
+inline at::Tensor as_keys(const at::Tensor& given, const char* name) {
+  check_on_host(given, name);
+  check_integers(given, name);
+  return given.to(at::kLong).contiguous();
+}
+/// What as_keys returned, as the library takes keys.
+inline std::span<const std::uint64_t> keys_in(const at::Tensor& keys) {
+  return {static_cast<const std::uint64_t*>(keys.const_data_ptr()), static_cast<std::size_t>(keys.numel())};
+}
+
 /// Weights of ids, where there are any.
 inline void check_weights_of(const at::Tensor& ids, const std::optional<at::Tensor>& weights,
                              const char* name, const char* name_of_ids) {

@@ -1,7 +1,8 @@
 """deeprec's embedding layers for PyTorch on the CPU.
 
     EmbeddingBag          in the place of torch.nn.EmbeddingBag
-    EmbeddingCollection   many tables in one call, the optimizer's step in the backward pass
+    EmbeddingCollection   many tables in one call, the optimizer's step in the backward pass; dense, or growing with their keys
+    KeyMap                numbers in [0, capacity) for any keys
     CriteoDataset         Criteo's click log as tensors, parsed ahead on threads
 
 The ops behind them are torch.ops.deeprec.*, with CPU, autograd and Meta kernels in C++.
@@ -31,17 +32,26 @@ from .embedding_collection import (  # noqa: E402
     RowwiseAdagrad,
     TableConfig,
 )
+from .growth import CountingBloom, L2Below, LeastFrequent, LeastRecent, Probabilistic, StepTTL  # noqa: E402
+from .key_map import KeyMap  # noqa: E402
 
 __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "CountingBloom",
     "CriteoBatch",
     "CriteoDataset",
     "EmbeddingBag",
     "EmbeddingCollection",
+    "KeyMap",
     "KeyedJaggedTensor",
+    "L2Below",
+    "LeastFrequent",
+    "LeastRecent",
+    "Probabilistic",
     "RowwiseAdagrad",
+    "StepTTL",
     "TableConfig",
     "embedding_bag",
 ]

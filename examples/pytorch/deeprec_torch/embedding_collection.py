@@ -3,15 +3,31 @@
 import copy
 import io
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from multiprocessing.reduction import ForkingPickler
 
 import torch
 from torch import Tensor, distributed, nn
 
+from .growth import (
+    CountingBloom,
+    Probabilistic,
+    check_admission,
+    check_full,
+    expect,
+    growth_floats,
+    growth_integers,
+    is_real,
+    is_whole,
+    policy_numbers,
+)
+from .key_map import as_signed
+
 _lookup = torch.ops.deeprec.tables_lookup.default
+_lookup_or_insert = torch.ops.deeprec.tables_lookup_or_insert.default
 _POOLINGS = {"sum": 0, "mean": 1}
+_GROWN = ("keys", "weight", "state", "steps", "frequencies", "filter")  # as `contents` of csrc/embedding_tables.cpp
 _FORMATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "int8": None, "int4": None}
 
 
@@ -54,15 +70,31 @@ class TableConfig:
 
     format: f32, f16 or bf16; int8 or int4 without an optimizer. init_bound: the first weights are uniform in
     [-init_bound, init_bound), by default 1 / sqrt(num_embeddings).
+
+    num_embeddings=None: the table grows. Any 64-bit integer is a key, and has a row from the first time on that a batch
+    which trains has it, as far as the table admits it.
+
+    admission    None: every key. An integer: a key that has come so often, counted exactly; it is admitted in the batch
+                 of that occurrence. CountingBloom, Probabilistic
+    capacity     rows at most; None: no limit
+    when_full    "refuse": keys get no rows. "evict_least_recent", "evict_least_frequent": 1/32 of the rows, at least
+                 those that are needed, make room: those trained longest ago, or by the fewest positions; none of the
+                 step that goes on, but a row that the batch finds may be one: its step is lost
+    default_row  what a key without a row reads, a number or embedding_dim of them; it is not trained
+    init_bound   by default 0.01
     """
 
     name: str
-    num_embeddings: int
+    num_embeddings: int | None
     embedding_dim: int
     feature_names: tuple[str, ...] = ()
     pooling: str = "sum"
     format: str = "f32"
     init_bound: float | None = None
+    admission: int | CountingBloom | Probabilistic | None = None
+    capacity: int | None = None
+    when_full: str = "refuse"
+    default_row: float | tuple[float, ...] = 0.0
 
     def __post_init__(self):
         object.__setattr__(self, "feature_names", tuple(self.feature_names) or (self.name,))
@@ -70,6 +102,33 @@ class TableConfig:
             raise ValueError(f"TableConfig: pooling must be sum or mean (is {self.pooling!r})")
         if self.format not in _FORMATS:
             raise ValueError(f"TableConfig: format must be one of {', '.join(_FORMATS)} (is {self.format!r})")
+        if self.num_embeddings is not None:
+            for name, usual in (("admission", None), ("capacity", None), ("when_full", "refuse"), ("default_row", 0.0)):
+                given = getattr(self, name)
+                expect(given == usual, f"TableConfig: {name}", "of a table that grows, of num_embeddings=None", given)
+            return
+        check_admission(self.admission)
+        unbounded = self.capacity is None
+        expect(unbounded or is_whole(self.capacity, 1), "TableConfig: capacity", "None or an integer from 1 on", self.capacity)
+        check_full(self.when_full)
+        if not is_real(self.default_row):
+            try:
+                object.__setattr__(self, "default_row", tuple(map(float, self.default_row)))
+            except (TypeError, ValueError):
+                raise ValueError(f"TableConfig: default_row must be a number, or a list of them (is {self.default_row!r})") from None
+            must = f"a number or embedding_dim ({self.embedding_dim}) of them"
+            expect(len(self.default_row) == self.embedding_dim, "TableConfig: default_row", must, self.default_row)
+
+    @property
+    def grows(self) -> bool:
+        return self.num_embeddings is None
+
+    @property
+    def first_bound(self) -> float:
+        """init_bound, or the default."""
+        if self.init_bound is not None:
+            return self.init_bound
+        return 0.01 if self.grows else 1 / math.sqrt(self.num_embeddings)
 
 
 @lru_cache(maxsize=16)
@@ -206,6 +265,14 @@ class EmbeddingCollection(nn.Module):
     the optimizer's state, both views of the tables' own memory, the step and the learning rate. Concurrent lookups are
     safe; a backward pass excludes them. Errors name the table and the bag.
 
+    Tables of num_embeddings=None grow: a lookup that a backward pass can come through inserts keys, others only find.
+    Keys are int64, int32 or, where a table grows, uint64, whose bits are those of an int64. The state dict has copies of
+    their keys, weight, state, steps and frequencies, in ascending order of the keys, the seed of first values and the
+    counters of CountingBloom; one of any size may be loaded, and training goes on with the same bits. What an integer
+    admission has counted of keys that wait is not in it: they begin again. keys, rows, size, statistics, erase and evict
+    are for these tables; erase, evict and inserting lookups take turns, beside lookups. A fault of a batch leaves the
+    keys that were inserted before it was found.
+
     seed: of the first weights; by default torch's generator draws it.
     """
 
@@ -228,8 +295,7 @@ class EmbeddingCollection(nn.Module):
         if seed is None:
             seed = int(torch.randint(2**62, (), device="cpu"))
         for number, table in enumerate(self.tables):
-            bound = 1 / math.sqrt(table.num_embeddings) if table.init_bound is None else table.init_bound
-            self._tables.initialize(number, seed + number, bound)
+            self._tables.initialize(number, seed + number, table.first_bound)
 
     def _make(self):
         if self.optimizer is not None:
@@ -241,11 +307,14 @@ class EmbeddingCollection(nn.Module):
         self._tables = torch.classes.deeprec.EmbeddingTables(
             _OPTIMIZERS.get(type(self.optimizer), ""),
             [t.name for t in self.tables],
-            [t.num_embeddings for t in self.tables],
+            [t.num_embeddings or 0 for t in self.tables],
             [t.embedding_dim for t in self.tables],
             [t.format for t in self.tables],
             [[_POOLINGS[t.pooling]] * len(t.feature_names) for t in self.tables],
+            [growth_integers(t) for t in self.tables],
+            [growth_floats(t) for t in self.tables],
         )
+        self._grows = any(t.grows for t in self.tables)
         self._number = self._tables.number()
         self._width = self._tables.total_width()
         self.feature_names = [name for t in self.tables for name in t.feature_names]
@@ -286,8 +355,11 @@ class EmbeddingCollection(nn.Module):
 
     def forward(self, features) -> Tensor:
         """features: a KeyedJaggedTensor, of this module or torchrec's, with the collection's features among its keys."""
-        values, keys = features.values(), features.keys()
+        values, offsets, keys = features.values(), features.offsets(), features.keys()
         _refuse_tracers(values)
+        if not values.device == offsets.device == self._hook.device:
+            name, given = ("values", values) if values.device != self._hook.device else ("offsets", offsets)
+            raise NotImplementedError(f"EmbeddingCollection: {name} must be on the CPU (is on {given.device})")
         varies = getattr(features, "variable_stride_per_key", None)
         if varies is not None and varies():
             raise NotImplementedError("EmbeddingCollection: the batch must have the same number of bags for each key (varies)")
@@ -296,13 +368,15 @@ class EmbeddingCollection(nn.Module):
             self._expect_one_process()
             if not torch.compiler.is_compiling():
                 _expect_left(self._hook)
-        return _lookup(
+        if self._grows:
+            values = as_signed(values)
+        return (_lookup_or_insert if trains and self._grows else _lookup)(
             self._hook if trains else self._hook.detach(),
             self._rows_written,
             self._number,
             self._width,
             values,
-            features.offsets(),
+            offsets,
             features.weights_or_none(),
             features.stride(),
             len(keys),
@@ -336,26 +410,80 @@ class EmbeddingCollection(nn.Module):
         finally:
             self._parameters = {"_hook": hook, **self._parameters}
 
-    def _rows(self, number: int) -> Tensor:
-        rows = self._tables.bytes(number)
+    def _stored(self, number: int, rows: Tensor) -> Tensor:
         dtype = _FORMATS[self.tables[number].format]
         return rows if dtype is None else rows.view(dtype)
 
     def weight(self, name: str) -> Tensor:
-        """The rows of a table as they are stored, a view: (R, D), or of int8 and int4 FBGEMM's fused bytes."""
-        return self._rows(self._number_of(name))
-
-    def dequantized(self, name: str) -> Tensor:
-        """The values that lookups read, a copy in float32."""
-        return self._tables.values(self._number_of(name))
+        """The rows of a table as they are stored: (R, D), or of int8 and int4 FBGEMM's fused bytes. A view; of a table that
+        grows a copy, in the order of keys(name)."""
+        return self._part(name, "weight")
 
     def optimizer_state(self, name: str) -> Tensor:
-        """(R, floats of state), a view: of Adam m, then v."""
-        return self._tables.state(self._number_of(name))
+        """(R, floats of state), of Adam m, then v. A view; of a table that grows a copy, in the order of keys(name)."""
+        return self._part(name, "state")
 
-    def assign(self, name: str, values: Tensor):
-        """Sets the rows of a table, which converts them to its format. The optimizer's state stays."""
-        self._tables.assign(self._number_of(name), values)
+    def _part(self, name: str, part: str) -> Tensor:
+        number = self._number_of(name)
+        if self.tables[number].grows:
+            return self._contents_of(number)[part]
+        return self._stored(number, self._tables.bytes(number)) if part == "weight" else self._tables.state(number)
+
+    def dequantized(self, name: str) -> Tensor:
+        """The values that lookups read, a copy in float32; of a table that grows in the order of keys(name)."""
+        number = self._number_of(name)
+        return self.rows(name, self.keys(name)) if self.tables[number].grows else self._tables.values(number)
+
+    def assign(self, name: str, values: Tensor, keys: Tensor | None = None):
+        """Sets the rows of a table, which converts them to its format; of a table that grows those of `keys` (N), with new
+        rows for keys that have none, whatever its admission. The optimizer's state stays. ValueError where the capacity is
+        not enough: keys before have their rows."""
+        number = self._number_of(name)
+        if self.tables[number].grows != (keys is not None):
+            must = "given for" if self.tables[number].grows else "absent for"
+            kind = "grows" if self.tables[number].grows else "is dense"
+            raise ValueError(f"EmbeddingCollection.assign: keys must be {must} table {name}, which {kind}")
+        if keys is None:
+            self._tables.assign(number, values)
+        else:
+            self._tables.assign_to(number, as_signed(keys), values)
+
+    # --- tables that grow ------------------------------------------------------------------------
+
+    def _grown(self, method: str, name: str) -> int:
+        number = self._number_of(name)
+        if not self.tables[number].grows:
+            raise ValueError(f"EmbeddingCollection.{method}: table {name} must be one that grows (is dense)")
+        return number
+
+    def size(self, name: str) -> int:
+        """The number of rows."""
+        return self._tables.size(self._grown("size", name))
+
+    def keys(self, name: str) -> Tensor:
+        """The keys that have rows (R), int64 in ascending order: a copy."""
+        return self._tables.keys(self._grown("keys", name))
+
+    def rows(self, name: str, keys: Tensor) -> Tensor:
+        """The values that lookups read for keys (N): (N, D) in float32, the default row for keys without one."""
+        return self._tables.rows_of(self._grown("rows", name), as_signed(keys))
+
+    def erase(self, name: str, keys: Tensor) -> int:
+        """Erases the rows of keys (N), and what was counted of keys that wait; returns how many rows. A key that comes
+        again has a new row. A backward pass whose lookup was before does not step them."""
+        return self._tables.erase(self._grown("erase", name), as_signed(keys))
+
+    def evict(self, name: str, policy) -> int:
+        """Erases the rows that StepTTL, L2Below, LeastRecent or LeastFrequent chooses, and returns how many. Rows that were
+        made since the last backward pass stay."""
+        number = self._grown("evict", name)
+        return self._tables.evict(number, *policy_numbers(policy))
+
+    def statistics(self, name: str) -> dict[str, int]:
+        """rows; candidates: keys that wait for an integer admission; index_bytes, row_bytes, filter_bytes; waiting_rows:
+        erased, and still kept for readers; refused: keys for which the table was full, each time that they came; evicted:
+        rows, since the table was made or loaded."""
+        return dict(self._tables.statistics(self._grown("statistics", name)))
 
     def _number_of(self, name: str) -> int:
         for number, table in enumerate(self.tables):
@@ -365,9 +493,10 @@ class EmbeddingCollection(nn.Module):
 
     def quantize(self, format: str) -> "EmbeddingCollection":
         """The same tables for lookups only, in another format."""
-        made = EmbeddingCollection([TableConfig(**{**asdict(t), "format": format}) for t in self.tables], seed=0)
+        made = EmbeddingCollection([replace(t, format=format) for t in self.tables], seed=0)
         for table in self.tables:
-            made.assign(table.name, self.dequantized(table.name))
+            keys = self.keys(table.name) if table.grows else None
+            made.assign(table.name, self.dequantized(table.name) if keys is None else self.rows(table.name, keys), keys)
         return made
 
     def save(self, path: str):
@@ -382,20 +511,81 @@ class EmbeddingCollection(nn.Module):
 
     # --- the state dict, copies and pickles ------------------------------------------------------
 
+    def _contents_of(self, number: int) -> dict[str, Tensor]:
+        """What a table that grows holds, by the names of _GROWN: copies."""
+        contents = dict(zip(_GROWN, self._tables.contents(number)))
+        contents["weight"] = self._stored(number, contents["weight"])
+        contents["seed"] = torch.tensor(self._tables.seed(number))
+        return contents
+
+    def _restore(self, number: int, contents: dict[str, Tensor]):
+        rows = contents["weight"]
+        if rows.dim() > 0:
+            contents = {**contents, "weight": rows.contiguous().view(torch.uint8)}
+        parts = [contents[part] for part in _GROWN]
+        self._tables.restore(number, parts, int(contents["seed"]), self.tables[number].first_bound)
+
+    def _grown_names(self, number: int) -> dict[str, str]:
+        """Names in the state dict of the parts of a table that grows."""
+        table = self.tables[number]
+        parts = [*_GROWN, "seed"]
+        if self.optimizer is None:
+            parts.remove("state")
+        if not isinstance(table.admission, CountingBloom):
+            parts.remove("filter")
+        return {part: f"{table.name}.{part}" for part in parts}
+
     def _views(self) -> dict[str, Tensor]:
-        """What the state dict has of the tables' own memory."""
+        """What the state dict has of the memory of dense tables."""
         views = {}
         for number, table in enumerate(self.tables):
-            views[f"{table.name}.weight"] = self._rows(number)
+            if table.grows:
+                continue
+            views[f"{table.name}.weight"] = self.weight(table.name)
             if self.optimizer is not None:
                 views[f"{table.name}.state"] = self._tables.state(number)
         return views
 
+    def _copies(self) -> dict[str, Tensor]:
+        """What the state dict has of tables that grow."""
+        copies = {}
+        for number, table in enumerate(self.tables):
+            if table.grows:
+                contents = self._contents_of(number)
+                copies.update({name: contents[part] for part, name in self._grown_names(number).items()})
+        return copies
+
+    def _load_copies(self, given, missing: list[str], errors: list[str], prefix: str = ""):
+        """Replaces the tables that grow, each as a whole or not at all."""
+        for number, table in enumerate(self.tables):
+            if not table.grows:
+                continue
+            names = {part: prefix + name for part, name in self._grown_names(number).items()}
+            absent = [name for name in names.values() if name not in given]
+            missing += absent
+            if absent:
+                continue
+            contents = {part: given[name] for part, name in names.items()}
+            wrong = [names[part] for part, value in contents.items() if not isinstance(value, Tensor)]
+            if wrong:
+                errors.append(f"{', '.join(wrong)} must be tensors")
+                continue
+            dtype = _FORMATS[table.format] or torch.uint8
+            if contents["weight"].dtype != dtype:
+                errors.append(f"{names['weight']} must be {dtype} (is {contents['weight'].dtype})")
+                continue
+            contents.setdefault("state", torch.empty(contents["keys"].numel(), 0))
+            contents.setdefault("filter", torch.empty(0, dtype=torch.uint8))
+            try:
+                self._restore(number, contents)
+            except (ValueError, RuntimeError, NotImplementedError) as refused:
+                errors.append(f"{prefix}{table.name}: {refused}")
+
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         del destination[f"{prefix}_hook"]
-        for name, view in self._views().items():
-            destination[prefix + name] = view
+        for name, part in {**self._views(), **self._copies()}.items():
+            destination[prefix + name] = part
         destination[f"{prefix}step"] = torch.tensor(self._tables.step())
         if self.optimizer is not None:
             destination[f"{prefix}learning_rate"] = torch.tensor(self.learning_rate, dtype=torch.float64)
@@ -411,6 +601,7 @@ class EmbeddingCollection(nn.Module):
                 error_msgs.append(f"{prefix}{name} must be {to.dtype} {tuple(to.shape)} (is {given.dtype} {tuple(given.shape)})")
             else:
                 to.copy_(given)
+        self._load_copies(state_dict, missing_keys, error_msgs, prefix)
         if step is None:
             missing_keys.append(prefix + "step")
         elif torch.as_tensor(step).is_floating_point() or int(step) < 1:
@@ -423,6 +614,9 @@ class EmbeddingCollection(nn.Module):
             elif (local_metadata.get("version") or 1) >= 2:
                 missing_keys.append(prefix + "learning_rate")
         known = {prefix + name for name in [*ours, "step"]}
+        for number, table in enumerate(self.tables):
+            if table.grows:
+                known |= {prefix + name for name in self._grown_names(number).values()}
         if self.optimizer is not None:
             known.add(prefix + "learning_rate")
         others = {key: value for key, value in state_dict.items() if key not in known}
@@ -432,6 +626,7 @@ class EmbeddingCollection(nn.Module):
     def __getstate__(self):
         kept = {key: value for key, value in self.__dict__.items() if key not in ("_tables", "_rows_written", "_number")}
         kept["_contents"] = _Contents((name, view.clone()) for name, view in self._views().items())
+        kept["_contents"].update(self._copies())
         kept["_contents"]["step"] = torch.tensor(self._tables.step())
         return kept
 
@@ -441,6 +636,10 @@ class EmbeddingCollection(nn.Module):
         self._make()
         for name, view in self._views().items():
             view.copy_(contents[name])
+        refused = []
+        self._load_copies(contents, refused, refused)
+        if refused:
+            raise ValueError(f"EmbeddingCollection: what is copied must fit ({'; '.join(refused)})")
         self._tables.set_step(int(contents["step"]))
 
     def __deepcopy__(self, memo):
@@ -452,5 +651,5 @@ class EmbeddingCollection(nn.Module):
         return made
 
     def extra_repr(self) -> str:
-        lines = [f"{t.name}: ({t.num_embeddings}, {t.embedding_dim}), {t.format}, {t.pooling}" for t in self.tables]
+        lines = [f"{t.name}: ({'grows' if t.grows else t.num_embeddings}, {t.embedding_dim}), {t.format}, {t.pooling}" for t in self.tables]
         return "\n".join([*lines, f"optimizer: {self.optimizer}"])

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -127,6 +128,14 @@ class Lookups(torch.utils.data.Dataset):
     def __getitem__(self, i):
         with torch.no_grad():
             return self.layer(torch.arange(i, i + 20).unsqueeze(0)).squeeze(0)
+
+
+def test_the_program_of_the_docs():
+    page = (Path(__file__).resolve().parents[3] / "docs" / "pytorch.md").read_text().split("## Tables that grow")[1]
+    program = page.split("```python\n")[1].split("```")[0]
+    printed = textwrap.dedent(page.split("```")[2].split("\n|")[0]).strip()
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == printed and printed.count("\n") == 2
 
 
 def test_versions_are_printed():
