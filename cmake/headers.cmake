@@ -126,6 +126,7 @@ set(DEEPREC_HEADERS
     include/deeprec/detail/description_texts.hpp
     include/deeprec/embedding.hpp
     include/deeprec/embedding/batches/detail/bag_passes.hpp
+    include/deeprec/embedding/batches/detail/device_batch_kernels.cuh
     include/deeprec/embedding/batches/detail/device_batches.hpp
     include/deeprec/embedding/batches/detail/divider.hpp
     include/deeprec/embedding/batches/detail/entries.hpp
@@ -147,10 +148,13 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/files/named_table.hpp
     include/deeprec/embedding/files/table_file.hpp
     include/deeprec/embedding/files/table_file_options.hpp
+    include/deeprec/embedding/groups/detail/batch_bounds.hpp
     include/deeprec/embedding/groups/detail/device_group.hpp
+    include/deeprec/embedding/groups/detail/erased_list.hpp
     include/deeprec/embedding/groups/detail/feature_batches.hpp
     include/deeprec/embedding/groups/detail/features.hpp
     include/deeprec/embedding/groups/detail/group_calls.hpp
+    include/deeprec/embedding/groups/detail/numbered_pieces.hpp
     include/deeprec/embedding/groups/detail/step_features.hpp
     include/deeprec/embedding/groups/detail/update_work.hpp
     include/deeprec/embedding/groups/feature_group.hpp
@@ -180,6 +184,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/growing/growing_table.hpp
     include/deeprec/embedding/growing/key_index.hpp
     include/deeprec/embedding/growing/key_map.hpp
+    include/deeprec/embedding/kernels/device/device_chunks.hpp
     include/deeprec/embedding/kernels/device/device_fold.hpp
     include/deeprec/embedding/kernels/device/device_pool.hpp
     include/deeprec/embedding/kernels/device/device_rows.hpp
@@ -198,6 +203,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/kernels/host/pool_rows.inl
     include/deeprec/embedding/kernels/host/pool_rules.hpp
     include/deeprec/embedding/kernels/host/resolution.hpp
+    include/deeprec/embedding/kernels/host/resolve_batch.hpp
     include/deeprec/embedding/kernels/host/row_codec.inl
     include/deeprec/embedding/kernels/host/row_groups.hpp
     include/deeprec/embedding/kernels/host/row_panels.inl
@@ -223,6 +229,8 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/tables/separate_state.hpp
     include/deeprec/embedding/tables/split_bf16_rows.hpp
     include/deeprec/embedding/tables/table_view.hpp
+    include/deeprec/embedding/training/detail/device_positions.hpp
+    include/deeprec/embedding/training/detail/device_row_step.hpp
     include/deeprec/embedding/training/detail/device_update.hpp
     include/deeprec/embedding/training/detail/gather_gradients.hpp
     include/deeprec/embedding/training/detail/position_dots.inl

@@ -24,6 +24,7 @@
 #include <deeprec/embedding/kernels/host/batch_rows.hpp>
 #include <deeprec/embedding/kernels/host/pool_rules.hpp>
 #include <deeprec/embedding/kernels/host/resolution.hpp>
+#include <deeprec/embedding/kernels/host/resolve_batch.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/support/containers.hpp>

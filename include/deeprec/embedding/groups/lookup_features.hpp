@@ -152,7 +152,7 @@ DEEPREC_PER_UNIT status lookup_on(host_backend, const Context& given, const Grou
       return batches_type::pool_small(ctx, features, bags, outs);
     });
   }
-  const index_t bytes = batches_type::lookup_bytes(features, access::sizes(group), bags);
+  const index_t bytes = batches_type::bounds::lookup_bytes(features, access::sizes(group), bags);
   const detail::scratch_block scratch(given.memory, bytes);
   detail::monotonic_memory memory(scratch.data(), static_cast<std::size_t>(bytes), given.memory);
   batches_type batches(&memory, features, access::sizes(group), access::first_of_tables(group));

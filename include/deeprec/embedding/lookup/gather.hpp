@@ -23,6 +23,7 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/batches/partition.hpp>
+#include <deeprec/embedding/kernels/host/resolve_batch.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/table_view.hpp>

@@ -2,16 +2,14 @@
 // table for an update.
 //
 //   batches   |  0  |1|   2   |          type-erased resolutions, in one block
-//   pieces    |p0|p1|p2|p3|p4|p5|        numbered consecutively; starts_[t] is the first of batch t
+//   pieces    |p0|p1|p2|p3|p4|p5|        numbered consecutively (numbered_pieces.hpp)
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <memory_resource>
-#include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,7 +18,10 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/groups/detail/batch_bounds.hpp>
+#include <deeprec/embedding/groups/detail/erased_list.hpp>
 #include <deeprec/embedding/groups/detail/features.hpp>
+#include <deeprec/embedding/groups/detail/numbered_pieces.hpp>
 #include <deeprec/embedding/groups/detail/update_work.hpp>
 #include <deeprec/embedding/kernels/host/backward.hpp>
 #include <deeprec/embedding/kernels/host/batch_groups.hpp>
@@ -34,85 +35,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Objects of different sizes in one block; destroyed with it where T has a virtual destructor.
-template <class T>
-class erased_list {
- public:
-  erased_list(std::pmr::memory_resource* memory, std::size_t count, std::size_t bytes)
-      : memory_(memory), bytes_(bytes), items_(memory) {
-    items_.reserve(count);
-    if (bytes > 0) next_ = place_ = static_cast<std::byte*>(memory->allocate(bytes));
-  }
-  erased_list(erased_list&& other) noexcept
-      : memory_(other.memory_),
-        bytes_(std::exchange(other.bytes_, 0)),
-        items_(std::move(other.items_)),
-        place_(std::exchange(other.place_, nullptr)),
-        next_(other.next_) {}
-  erased_list& operator=(erased_list&& other) noexcept {
-    replace(*this, std::move(other));
-    return *this;
-  }
-  ~erased_list() {
-    if (place_ == nullptr) return;
-    if constexpr (std::has_virtual_destructor_v<T>) {
-      for (T* const item : items_) item->~T();
-    }
-    memory_->deallocate(place_, bytes_);
-  }
-
-  /// make(place) makes an item of that size, see bytes_of_item, and returns it.
-  template <class Make>
-  T& add(std::size_t bytes, const Make& make) {
-    items_.push_back(make(next_));
-    next_ += bytes;
-    return *items_.back();
-  }
-  void remove_last() noexcept {
-    items_.back()->~T();
-    items_.pop_back();
-  }
-  [[nodiscard]] std::size_t size() const noexcept { return items_.size(); }
-  [[nodiscard]] T& operator[](std::size_t i) const noexcept { return *items_[i]; }
-
- private:
-  std::pmr::memory_resource* memory_;
-  std::size_t bytes_;
-  std::pmr::vector<T*> items_;
-  std::byte* place_ = nullptr;
-  std::byte* next_ = nullptr;
-};
-
-/// Pieces of the items of a list, numbered consecutively.
-class numbered_pieces {
- public:
-  template <class Count>
-  numbered_pieces(std::pmr::memory_resource* memory, std::size_t items, const Count& count)
-      : starts_(items + 1, memory) {
-    for (std::size_t t = 0; t < items; ++t) starts_[t + 1] = starts_[t] + count(t);
-  }
-
-  struct piece {
-    index_t number;
-    std::size_t item;
-  };
-  [[nodiscard]] index_t size() const noexcept { return starts_.back(); }
-  [[nodiscard]] piece find(index_t number) const {
-    const auto after = std::upper_bound(starts_.begin(), starts_.end(), number);
-    return {number, static_cast<std::size_t>(after - starts_.begin()) - 1};
-  }
-  [[nodiscard]] piece next(piece at) const {
-    ++at.number;
-    while (at.item + 2 < starts_.size() && at.number >= starts_[at.item + 1]) ++at.item;
-    return at;
-  }
-  /// The number of a piece within its item.
-  [[nodiscard]] index_t within(piece at) const { return at.number - starts_[at.item]; }
-
- private:
-  std::pmr::vector<index_t> starts_;
-};
-
 template <class Optimizer, class Bags, class Out, class Rounding, class = unit>
 class feature_batches {
   using feature_type = feature<Optimizer, Bags, Out, Rounding>;
@@ -121,6 +43,8 @@ class feature_batches {
   using batch_list = erased_list<feature_batch<Out>>;
 
  public:
+  using bounds = batch_bounds<feature_type, Bags>;
+
   feature_batches(std::pmr::memory_resource* memory, feature_list features, const group_sizes& sizes,
                   table_list tables)
       : memory_(memory),
@@ -155,40 +79,6 @@ class feature_batches {
     }
     for (std::size_t t = 0; t < features.size(); ++t) features[t]->pool_small(ctx, bags[t], outs[t]);
     return {};
-  }
-
-  /// Upper bounds of what a lookup and an update of these batches allocate, resolution included.
-  static index_t lookup_bytes(feature_list features, const group_sizes& sizes,
-                              std::span<const Bags> bags) noexcept {
-    index_t bytes = capped_sum(bytes_to_resolve(features, sizes, bags),
-                               static_cast<index_t>(sizes.pools + bags.size() * bytes_a_feature));
-    for (std::size_t t = 0; t < bags.size(); ++t) {
-      if (bags[t].id_count() > chunk_positions) {
-        bytes = capped_sum(bytes, features[t]->long_bag_bytes(bags[t]));
-      }
-    }
-    return bytes;
-  }
-  static index_t update_bytes(const erased_context& ctx, feature_list features, const group_sizes& sizes,
-                              table_list tables, std::span<const Bags> bags) noexcept {
-    const auto positions = [&](std::size_t t) { return most_positions(bags[t]); };
-    const auto numbered = [&](std::size_t t) { return features[t]->grouped(bags[t]); };
-    double ns = 0;
-    for (const std::size_t first : tables)
-      ns += work_of(features, first, positions, numbered).ns(*ctx.tuning);
-    step_memory memory;
-    auto units = static_cast<index_t>(tables.size());
-    for (const std::size_t first : tables) {
-      table_work work = work_of(features, first, positions, numbered);
-      work.parts = parts_of(ctx, work, ns);
-      memory.add(work, false, ctx.executor->concurrency());
-      units += work.parts;
-    }
-    // The units are placed anew by the thread that begins with them.
-    const auto lists = static_cast<index_t>(tables.size() * (sizeof(table_work) + sizeof(parts_memory))) +
-                       2 * units * static_cast<index_t>(sizeof(step_unit));
-    return capped_sum(bytes_to_resolve(features, sizes, bags),
-                      capped_sum(memory.bytes(), lists + bytes_a_call));
   }
 
   [[nodiscard]] feature_list features() const noexcept { return features_; }
@@ -365,19 +255,6 @@ class feature_batches {
   }
 
  private:
-  // Lists of pointers and of pieces, and what alignment may take.
-  static constexpr std::size_t bytes_a_feature = 96;
-  static constexpr index_t bytes_a_call = 1024;
-
-  static index_t bytes_to_resolve(feature_list features, const group_sizes& sizes,
-                                  std::span<const Bags> bags) noexcept {
-    auto bytes = static_cast<index_t>(sizes.batches + bags.size() * bytes_a_feature) + bytes_a_call;
-    for (std::size_t t = 0; sizes.stores_addresses && t < bags.size(); ++t) {
-      bytes = capped_sum(bytes, features[t]->address_bytes(bags[t]));
-    }
-    return bytes;
-  }
-
   // Opens batches up to the first that has a fault; the ids of the features before it may be bad as well.
   template <class Check>
   status open(std::span<const Bags> bags, bool admits, const Check& check) {

@@ -54,7 +54,7 @@ DEEPREC_PER_UNIT status step_features(const Context& given, const Group& group, 
   const auto tables = group_access::first_of_tables(group);
   return or_out_of_memory("update", [&] {
     return with_erased(given, [&](const erased_context& ctx) -> status {
-      const index_t bytes = batches_type::update_bytes(ctx, features, sizes, tables, bags);
+      const index_t bytes = batches_type::bounds::update_bytes(ctx, features, sizes, tables, bags);
       const scratch_block scratch(ctx.memory, bytes);
       monotonic_memory memory(scratch.data(), static_cast<std::size_t>(bytes), ctx.memory);
       batches_type batches(&memory, features, sizes, tables);
