@@ -386,7 +386,7 @@ set(DEEPREC_HEADERS
     include/deeprec/queue/detail/index_stack.hpp
     include/deeprec/queue/detail/polling_waits.hpp
     include/deeprec/queue/detail/slot_ring.hpp
-    include/deeprec/queue/detail/spsc_layout.hpp
+    include/deeprec/queue/detail/spsc_slots.hpp
     include/deeprec/queue/detail/staging_core.hpp
     include/deeprec/queue/event_count.hpp
     include/deeprec/queue/mpmc_ring.hpp

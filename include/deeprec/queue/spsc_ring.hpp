@@ -17,7 +17,7 @@
 #include <utility>
 
 #include <deeprec/core/config.hpp>
-#include <deeprec/queue/detail/spsc_layout.hpp>
+#include <deeprec/queue/detail/spsc_slots.hpp>
 #include <deeprec/queue/ring_handles.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
 #include <deeprec/queue/waiting_room.hpp>
@@ -41,8 +41,8 @@ class spsc_ring {
   static constexpr auto acquire = std::memory_order_acquire;
   static constexpr auto release = std::memory_order_release;
   static constexpr std::size_t line = 64;
-  using slot_layout = detail::spsc_layout<T, Atomics, Seq>;
-  using flagged_slot = typename slot_layout::flagged_slot;
+  using slots = detail::spsc_slots<T, Atomics, Seq>;
+  using flagged_slot = typename slots::flagged_slot;
 
  public:
   using value_type = T;
@@ -52,15 +52,14 @@ class spsc_ring {
                      std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
                      spsc_layout layout = spsc_layout::automatic, Seq first = 0)
       : flags_(layout == spsc_layout::automatic ? capacity <= 64 : layout == spsc_layout::flags),
-        capacity_(slot_layout::checked(capacity, flags_)),
+        capacity_(slots::checked(capacity, flags_)),
         memory_(memory),
         pushed_(first),
         released_(first) {
-    slots_ = static_cast<std::byte*>(
-        memory_->allocate(slot_layout::bytes(capacity_, flags_), slot_layout::alignment));
+    slots_ = static_cast<std::byte*>(memory_->allocate(slots::bytes(capacity_, flags_), slots::alignment));
     producer_.count = producer_.other = consumer_.count = consumer_.other = first;
     if (flags_) {
-      for (std::size_t i = 0; i < capacity_; ++i) ::new (slots_ + i * slot_layout::flag_stride) flagged_slot;
+      for (std::size_t i = 0; i < capacity_; ++i) ::new (slots_ + i * slots::flag_stride) flagged_slot;
     }
   }
   ~spsc_ring() {
@@ -71,7 +70,7 @@ class spsc_ring {
     if (flags_) {
       for (std::size_t i = 0; i < capacity_; ++i) std::destroy_at(flagged(i));
     }
-    memory_->deallocate(slots_, slot_layout::bytes(capacity_, flags_), slot_layout::alignment);
+    memory_->deallocate(slots_, slots::bytes(capacity_, flags_), slots::alignment);
   }
   spsc_ring(const spsc_ring&) = delete;
   spsc_ring& operator=(const spsc_ring&) = delete;
@@ -295,7 +294,7 @@ class spsc_ring {
     return slots_ + (index < capacity_ ? index : index - capacity_) * sizeof(T);
   }
   [[nodiscard]] flagged_slot* flagged(std::size_t index) const noexcept {
-    return std::launder(reinterpret_cast<flagged_slot*>(slots_ + index * slot_layout::flag_stride));
+    return std::launder(reinterpret_cast<flagged_slot*>(slots_ + index * slots::flag_stride));
   }
   static void* place_of(T* slot) noexcept { return slot; }
   static T* item_of(T* slot) noexcept { return std::launder(slot); }

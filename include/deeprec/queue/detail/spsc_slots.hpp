@@ -12,7 +12,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 template <class T, class Atomics, class Seq>
-struct spsc_layout {
+struct spsc_slots {
   struct flagged_slot {
     typename Atomics::template atomic<std::uint32_t> full{0};
     alignas(T) std::byte bytes[sizeof(T)];
