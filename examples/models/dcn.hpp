@@ -43,7 +43,7 @@ class dcn {
         stack_(with_ends(cross_.width(), o.top, 1), deeprec::mlp_output::linear, deeprec::counter_rng(seed),
                deeprec::weight_init::he, 100, std::pmr::get_default_resource(), o.precision) {}
 
-  /// All that training changes, under its names.
+  /// All that training changes, under its names. `from`: of slot_tables::add_parts.
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
     model_parts all;
     tables_.add_parts(all, "dcn, rows", from);

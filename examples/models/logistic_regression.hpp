@@ -137,7 +137,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   [[nodiscard]] slot_tables& tables() { return tables_; }
   [[nodiscard]] stack_type& linear() { return linear_; }
 
-  /// All that training changes, under its names.
+  /// All that training changes, under its names. `from`: of slot_tables::add_parts.
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
     for_each_stack(
         [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });

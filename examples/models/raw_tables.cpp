@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <deeprec/core/hash.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>

@@ -1,5 +1,7 @@
 #include "slot_tables.hpp"
 
+#include <utility>
+
 #include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>

@@ -167,7 +167,7 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
   [[nodiscard]] stack_type& stack() { return stack_; }
   [[nodiscard]] index_t width() const { return options_.width; }
 
-  /// All that training changes, under its names.
+  /// All that training changes, under its names. `from`: of slot_tables::add_parts.
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
     for_each_stack(
         [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
