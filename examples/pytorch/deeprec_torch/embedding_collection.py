@@ -79,7 +79,7 @@ class TableConfig:
     capacity     rows at most; None: no limit
     when_full    "refuse": keys get no rows. "evict_least_recent", "evict_least_frequent": 1/32 of the rows, at least
                  those that are needed, make room: those trained longest ago, or by the fewest positions; none of the
-                 step that goes on, but a row that the batch finds may be one: its step is lost
+                 step that goes on, and none that the batch has
     default_row  what a key without a row reads, a number or embedding_dim of them; it is not trained
     init_bound   by default 0.01
     """
