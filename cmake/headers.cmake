@@ -167,6 +167,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/growing/detail/distinct_keys.hpp
     include/deeprec/embedding/growing/detail/free_numbers.hpp
     include/deeprec/embedding/growing/detail/growing_state.hpp
+    include/deeprec/embedding/growing/detail/held_rows.hpp
     include/deeprec/embedding/growing/detail/insertion.hpp
     include/deeprec/embedding/growing/detail/key_lines_avx2.inl
     include/deeprec/embedding/growing/detail/key_lines_avx512.inl

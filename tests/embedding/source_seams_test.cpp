@@ -56,7 +56,8 @@ struct stable_table {
   std::mutex mutex;     // of what update() tells
   std::atomic<int> found{0}, guards{0};
   int inserts = 0, guards_at_insert = 0;
-  std::vector<key> shown;  // rows of a batch before it inserted, by their first value; 0: absent
+  int holds = 0, holds_at_insert = 0;
+  std::vector<key> shown;  // rows that a batch held while it inserted, by their first value; 0: absent
   std::vector<key> inserted;
   std::map<std::size_t, index_t> occurrences;  // of rows that were told
   std::map<std::size_t, float> told_value;     // their first value then
@@ -91,6 +92,7 @@ class stable_rows {
     static_cast<void>(ctx.executor->concurrency());
     ++table_->inserts;
     table_->guards_at_insert = table_->guards;
+    table_->holds_at_insert = table_->holds;
     table_->inserted.insert(table_->inserted.end(), keys, keys + n);
     for (index_t k = 0; k < n; ++k) {
       if (keys[k] == table_->fails_at && keys[k] != 0) return {errc::out_of_memory, "stable_rows::insert"};
@@ -105,13 +107,26 @@ class stable_rows {
     }
     return {};
   }
-  void before_insert(const std::byte* const* rows, index_t n) const noexcept {
-    table_->shown.clear();
-    for (index_t k = 0; k < n; ++k)
-      table_->shown.push_back(rows[k] == nullptr ? 0
-                                                 : static_cast<key>(*static_cast<const float*>(
-                                                       static_cast<const void*>(rows[k]))));
-  }
+  struct held {
+    stable_table* table;
+    held(stable_table& of, const std::byte* const* rows, index_t n) : table(&of) {
+      ++table->holds;
+      table->shown.clear();
+      for (index_t k = 0; k < n; ++k) table->shown.push_back(rows[k] == nullptr ? 0 : first_value(rows[k]));
+    }
+    held(held&& other) noexcept : table(std::exchange(other.table, nullptr)) {}
+    held& operator=(held&& other) noexcept {
+      std::swap(table, other.table);
+      return *this;
+    }
+    ~held() {
+      if (table != nullptr) --table->holds;
+    }
+    static key first_value(const std::byte* row) {
+      return static_cast<key>(*static_cast<const float*>(static_cast<const void*>(row)));
+    }
+  };
+  [[nodiscard]] held hold(const std::byte* const* rows, index_t n) const { return {*table_, rows, n}; }
   void before_step(std::byte* const* rows, const index_t* occurrences, index_t n) const noexcept {
     const std::lock_guard lock(table_->mutex);
     ++table_->calls;
@@ -190,6 +205,8 @@ TEST_CASE("row source: where rows never move, resolve keeps its guard and finds 
   CHECK(table.found == 8);
   CHECK(table.inserted == std::vector<key>{7, 8, 7, 9, 8, 7, 10});
   CHECK(table.shown == std::vector<key>{7, 0});
+  CHECK(table.holds_at_insert == 1);
+  CHECK(table.holds == 0);
   CHECK(looked_up(second.value(), 1) == std::vector<float>{17, 17, 17});
   // Nothing is absent: no insertion.
   REQUIRE(resolve(pool, source, pairs_of(more), combiner::sum, keys::find_or_insert).ok());
@@ -215,6 +232,7 @@ TEST_CASE("row source: keys that are refused stay absent, and count as often as 
   const auto failed = resolve(here, source, pairs_of(keys), combiner::sum, keys::find_or_insert);
   CHECK(failed.code() == errc::out_of_memory);
   CHECK(table.guards == 1);  // that of `skipped`
+  CHECK(table.holds == 0);
 }
 
 TEST_CASE("row source: a group of stable and of moving tables admits the keys of both") {
@@ -235,6 +253,8 @@ TEST_CASE("row source: a group of stable and of moving tables admits the keys of
     CHECK(table.found == 4);
     CHECK(other.inserted == c);
     CHECK(table.shown == std::vector<key>(4));
+    CHECK(other.holds_at_insert == 1);
+    CHECK(table.holds + other.holds == 0);
     std::vector<float> out(at(2 * 3 * width));
     REQUIRE(lookup(pool, rows.value(), matrix_view<float>(out.data(), 2, 3 * width)).ok());
     CHECK(out == std::vector<float>{15, 15, 15, 3, 3, 3, 10, 10, 10, 16, 16, 16, 7, 7, 7, 11, 11, 11});

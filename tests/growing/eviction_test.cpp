@@ -361,18 +361,22 @@ TEST_CASE("eviction: the rows of a batch make no room for its new keys") {
     CHECK(keys_in(table) == keys_type{1, 2, 5, 6});
     for (std::size_t k = 0; k < keys.size(); ++k) CHECK(rows[k] == address_of(table, keys[k]));
 
-    train_at(table, 3, {1, 7});  // resolved: 2 goes
+    train_at(table, 3, {1, 2, 5, 5, 5, 6, 6, 6});
+    table.begin_step(4);
+    const keys_type one = {1, 7};  // 2 goes, not 1
+    REQUIRE(resolve_new(context(here), table, one).ok());
     CHECK(keys_in(table) == keys_type{1, 5, 6, 7});
 
     // Features of a group: none of them loses what another one found.
-    table.begin_step(4);
+    train_at(table, 5, {1, 5, 6, 7});
+    table.begin_step(6);
     feature_group<sgd, fixed_hotness_view<key_type>> group;
     group.add(table.rows(), combiner::sum);
     group.add(table.rows(), combiner::sum);
-    const keys_type first = {8, 9}, second = {5, 6};
+    const keys_type first = {8, 9}, second = {1, 5};
     const fixed_hotness_view<key_type> batches[] = {{first.data(), 1, 2}, {second.data(), 1, 2}};
     REQUIRE(resolve(here, group, batches, keys::find_or_insert).ok());
-    CHECK(keys_in(table) == keys_type{5, 6, 8, 9});
+    CHECK(keys_in(table) == keys_type{1, 5, 8, 9});
   }
 }
 

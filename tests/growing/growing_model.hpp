@@ -94,15 +94,15 @@ class growing_model {
       if (!read.back()) absent.push_back(key);
     }
     const std::uint64_t own = pin();
-    if (!absent.empty()) mark(keys);
-    insert(absent, true);
+    insert(absent, true, keys);
     unpin(own);
     for (std::size_t k = 0; k < keys.size(); ++k) {
       if (!read[k]) read[k] = find(keys[k]);
     }
     return read;
   }
-  void insert(const std::vector<key_type>& keys, bool asks_filter) {
+  /// `also`: other keys of the batch, whose rows make no room for these.
+  void insert(const std::vector<key_type>& keys, bool asks_filter, const std::vector<key_type>& also = {}) {
     if (keys.empty()) return;
     reclaim();
     std::vector<key_type> absent;
@@ -112,7 +112,6 @@ class growing_model {
       if (occurrences[key]++ == 0) absent.push_back(key);
     }
     if (absent.empty()) return;
-    mark(keys);
     std::vector<unsigned char> admitted(absent.size(), 1);
     const bool counts = asks_filter && filter == nullptr && count_to > 1;
     auto wanted = static_cast<index_t>(absent.size());
@@ -126,7 +125,13 @@ class growing_model {
         wanted += admitted[k];
       }
     }
+    held_.clear();
+    if (!broken_.loses_found) {
+      held_.insert(keys.begin(), keys.end());
+      held_.insert(also.begin(), also.end());
+    }
     make_room(wanted);
+    held_.clear();
     if (asks_filter && filter != nullptr) {
       std::vector<std::uint32_t> came;
       for (const key_type key : absent) came.push_back(broken_.distinct_only ? 1 : occurrences[key]);
@@ -221,14 +226,7 @@ class growing_model {
   };
 
   [[nodiscard]] bool may_go(const row_record& row, std::uint64_t kept_steps) const {
-    return broken_.ignores_kept_steps || step - row.step >= kept_steps;
-  }
-  // The rows of a batch that inserts are of the step that goes on, where rows make room.
-  void mark(const std::vector<key_type>& keys) {
-    if (options_.full == deeprec::when_full::refuse || broken_.loses_found) return;
-    for (const key_type key : keys) {
-      if (const auto it = rows_.find(key); it != rows_.end()) it->second.record.step = step;
-    }
+    return !held_.contains(row.key) && (broken_.ignores_kept_steps || step - row.step >= kept_steps);
   }
   void make_room(index_t wanted) {
     const index_t over = size() + wanted - options_.most_rows;
@@ -298,6 +296,7 @@ class growing_model {
   std::uint32_t fresh_ = 0;
   std::uint64_t time_ = 0;
   std::set<std::uint64_t> pins_;
+  std::set<key_type> held_;
 };
 
 }  // namespace deeprec_test

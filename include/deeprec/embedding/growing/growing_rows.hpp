@@ -29,8 +29,7 @@ class growing_table;
 /// integer type, or classes with id_value(id).
 ///
 /// @pre     the table outlives it
-/// @threads find, before_insert, before_step and guard: thread-safe. insert takes turns with what changes
-///          the table
+/// @threads find, hold, before_step and guard: thread-safe. insert takes turns with what changes the table
 template <RowFormat Format, class Byte = std::byte>
 class growing_rows {
  public:
@@ -79,18 +78,14 @@ class growing_rows {
     return insert_with(context(here), keys, n, false, nullptr);
   }
 
-  /// What a batch calls before it inserts: the rows that it found are of the table's step, so that none of
-  /// them makes room for its new keys. A table that refuses when it is full does nothing.
-  void before_insert(const std::byte* const* rows, index_t n) const noexcept {
-    if (state_->options.full == when_full::refuse) return;
-    constexpr index_t ahead = 16;
-    const detail::row_store& store = state_->rows;
-    const std::uint32_t step = state_->step.load(std::memory_order_relaxed);
-    for (index_t i = 0; i < n; ++i) {
-      if (i + ahead < n && rows[i + ahead] != nullptr)
-        __builtin_prefetch(&store.facts_of(rows[i + ahead]), 1);
-      if (rows[i] != nullptr) store.facts_of(rows[i]).step.store(step, std::memory_order_relaxed);
-    }
+  /// While the object exists, insertions into a full table that evicts erase none of these rows, null where
+  /// a batch found none. A batch holds what it found while it inserts, or else that might make room.
+  ///
+  /// @pre     the caller holds a guard since before they were found; rows stay as they are
+  /// @threads thread-safe; waits for an insertion that goes on
+  [[nodiscard]] detail::held_rows::entry hold(const std::byte* const* rows, index_t n) const {
+    if (state_->options.full == when_full::refuse) return {};
+    return {state_->held, state_->mutex, rows, n};
   }
   /// What update calls for rows that it steps: their step is the table's, their frequency grows.
   void before_step(std::byte* const* rows, const index_t* occurrences, index_t n) const noexcept {

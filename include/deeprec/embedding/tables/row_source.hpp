@@ -11,7 +11,7 @@
 //   insert(keys, n)      admits keys that it does not hold (GrowingRowSource)
 //   insert(ctx, keys, n, addresses)   the same, where rows never move (StableGrowingRowSource)
 //   before_step(rows, occurrences, n) what update calls before it steps rows (ObservedRowSource)
-//   before_insert(rows, n)            what a batch calls before it inserts (EvictingRowSource)
+//   hold(rows, n)        an object during whose lifetime these rows are not erased (EvictingRowSource)
 //   row_number(row), row_numbers()    numbers of rows, by which updates sort (NumberedRowSource)
 //   default_row()        the row that is read for an absent key, and never trained
 //   identity()           an address: sources with the same one have the same rows (feature_group)
@@ -106,12 +106,12 @@ concept ObservedRowSource =
       { source.before_step(rows, occurrences, n) } noexcept;
     };
 
-/// A source that may erase rows to make room: before a batch inserts, it calls before_insert(rows, n) with
-/// the rows of its positions, null where none was found. Called by the thread that inserts next, noexcept.
+/// A source that may erase rows to make room for others: while an object that hold(rows, n) returned exists,
+/// none of these rows is. A batch holds the rows that it found, null where there is none, while it inserts.
 template <class S>
 concept EvictingRowSource =
     RowSource<S> && requires(const S& source, const std::byte* const* rows, index_t n) {
-      { source.before_insert(rows, n) } noexcept;
+      { source.hold(rows, n) } -> std::movable;
     };
 
 /// A source that numbers its rows: row_number(address of a row) is in [0, row_numbers()), and differs for

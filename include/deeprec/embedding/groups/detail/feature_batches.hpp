@@ -292,6 +292,12 @@ class feature_batches {
              });
   }
 
+  struct held_rows {
+    erased_list<feature_batch<Out>>& of;
+    ~held_rows() {
+      for (std::size_t t = 0; t < of.size(); ++t) of[t].release_found();
+    }
+  };
   // Inserts absent keys. Features may share a source, so all guards are dropped before the first insertion.
   status admit(const erased_context& ctx) {
     bool admits = false;
@@ -304,9 +310,10 @@ class feature_batches {
     }
     if (!admits) return {};
     const auto moves = [&](std::size_t t) { return any && !batches_[t].is_stable(); };
+    const held_rows held{batches_};
     if (any) {
       for (std::size_t t = 0; t < batches_.size(); ++t) {
-        if (batches_[t].admits()) batches_[t].show_found();
+        if (batches_[t].admits() && batches_[t].is_stable()) batches_[t].hold_found();
         if (moves(t)) batches_[t].drop_guard();
       }
       for (std::size_t t = 0; t < batches_.size(); ++t) {

@@ -105,8 +105,9 @@ class feature_batch {
   virtual bool list_absent(std::pmr::memory_resource* memory) = 0;
   /// Whether the rows of its source never move: it keeps its guard, and is not examined again.
   [[nodiscard]] virtual bool is_stable() const noexcept = 0;
-  /// To a source that may erase rows: those that were found.
-  virtual void show_found() const noexcept = 0;
+  /// Until release_found() a source that may erase rows keeps those that were found.
+  virtual void hold_found() = 0;
+  virtual void release_found() noexcept = 0;
   virtual void drop_guard() noexcept = 0;
   virtual status insert_absent(const erased_context& ctx) = 0;
   virtual void take_guard() = 0;
@@ -171,16 +172,15 @@ class feature_batch_of final : public feature_batch<Out> {
     return false;
   }
   bool is_stable() const noexcept override { return resolution_type::keeps_guard; }
-  void show_found() const noexcept override { rows_.show_found(); }
+  void hold_found() override { held_.emplace(rows_.hold_found()); }
+  void release_found() noexcept override { held_.reset(); }
   void drop_guard() noexcept override { rows_.drop_guard(); }
   status insert_absent([[maybe_unused]] const erased_context& ctx) override {
     if (!absent_ || absent_->empty()) return {};
     [[maybe_unused]] const auto count = static_cast<index_t>(absent_->size());
     if constexpr (resolution_type::keeps_guard) {
-      std::pmr::vector<const std::byte*> places(absent_->size(), absent_->get_allocator().resource());
-      const status s = rows_.source().insert(ctx, absent_->data(), count, places.data());
-      if (s.ok()) rows_.place_admitted(places.data());
-      return s;
+      places_.emplace(absent_->size(), absent_->get_allocator().resource());
+      return rows_.source().insert(ctx, absent_->data(), count, places_->data());
     } else if constexpr (GrowingRowSource<Source, typename Bags::id_type>) {
       return rows_.source().insert(absent_->data(), count);
     }
@@ -189,6 +189,8 @@ class feature_batch_of final : public feature_batch<Out> {
   status found() const override { return rows_.found(); }
   void take_guard() override { rows_.take_guard(); }
   void end_admission(bool examined_again) override {
+    release_found();
+    if (places_) rows_.place_admitted(places_->data());
     if (examined_again) {
       rows_.end_admission();
     } else {
@@ -224,6 +226,8 @@ class feature_batch_of final : public feature_batch<Out> {
  private:
   resolution_type rows_;
   std::optional<std::pmr::vector<typename Bags::id_type>> absent_;
+  std::optional<std::pmr::vector<const std::byte*>> places_;  // of the absent keys' rows
+  std::optional<decltype(std::declval<const resolution_type&>().hold_found())> held_;
 };
 
 /// Identifies the table of a feature. Features whose tables have one address share it.

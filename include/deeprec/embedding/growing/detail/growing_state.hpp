@@ -18,6 +18,7 @@
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/growing/admission.hpp>
+#include <deeprec/embedding/growing/detail/held_rows.hpp>
 #include <deeprec/embedding/growing/detail/row_store.hpp>
 #include <deeprec/embedding/growing/growing_options.hpp>
 #include <deeprec/embedding/growing/key_index.hpp>
@@ -121,6 +122,7 @@ struct growing_state {
   mutable reclaimer readers;
   key_index index;
   row_store rows;
+  held_rows held;
   std::unique_ptr<admission_filter> filter;
   std::uint32_t count_to = 1;  // occurrences that filters::counter wants; 1: every key
   std::byte* default_row = nullptr;

@@ -56,7 +56,6 @@ class insertion {
     state_.index.find(ctx_.instruction_set, distinct_.data(), count_, found_.data());
     keep_absent();
     if (absent_ == 0) return {};
-    if (evicts()) mark_found();
     const bool filters = asks_filter && state_.filter != nullptr;
     const bool counts = asks_filter && state_.filter == nullptr && state_.count_to > 1;
     const index_t entries = filters || counts ? absent_ : (std::min)(absent_, most_born());
@@ -147,14 +146,8 @@ class insertion {
     const index_t most = state_.options.most_rows;
     return evicts() ? most : (std::max)(most - state_.rows.rows(), index_t{0});
   }
-  // See growing_rows::before_insert.
-  void mark_found() noexcept {
-    const std::uint32_t step = state_.step.load(std::memory_order_relaxed);
-    for (const std::uint32_t code : found_.first(at(count_)))
-      if (is_row_code(code)) state_.rows.facts(code - 1).step.store(step, std::memory_order_relaxed);
-  }
   // Rows for `wanted` keys, as far as the table may hold them. Others are erased for them where the options
-  // ask for that: last, since it can't be undone; none of this step, to which the batch's own belong.
+  // ask for that: last, since it can't be undone; none of this step, and none that is held.
   status make_room(index_t wanted) {
     growing_state<Format>& s = state_;
     const index_t most = s.options.most_rows;
@@ -165,7 +158,8 @@ class insertion {
       // A sweep reads all facts: it makes room for later batches too.
       const index_t victims = (std::min)((std::max)(over, most / 32), s.rows.rows());
       const std::uint32_t step = s.step.load(std::memory_order_relaxed);
-      const auto may = [&](const swept_row& row) { return row.step < step; };
+      const auto may = [&](const swept_row& row) { return row.step < step && !row.held; };
+      const kept_rows kept(*this);
       if (s.options.full == when_full::evict_least_recent) {
         evict_first<by_step>(victims, may);
       } else {
@@ -175,6 +169,28 @@ class insertion {
     room_ = (std::max)(most - s.rows.rows(), index_t{0});
     return {};
   }
+  // While it exists, rows of this batch, and of others that insert next, are seen as held by a sweep.
+  class kept_rows {
+   public:
+    explicit kept_rows(const insertion& batch) noexcept : batch_(batch) {
+      mark([](auto& rest) { rest.fetch_or(row_facts::held, std::memory_order_relaxed); });
+    }
+    kept_rows(const kept_rows&) = delete;
+    kept_rows& operator=(const kept_rows&) = delete;
+    ~kept_rows() {
+      mark([](auto& rest) { rest.fetch_and(~row_facts::held, std::memory_order_relaxed); });
+    }
+
+   private:
+    template <class F>
+    void mark(const F& f) const noexcept {
+      const row_store& rows = batch_.state_.rows;
+      batch_.state_.held.for_each([&](const std::byte* row) { f(rows.facts_of(row).rest); });
+      for (const std::uint32_t code : batch_.found_.first(at(batch_.count_)))
+        if (is_row_code(code)) f(rows.facts(code - 1).rest);
+    }
+    const insertion& batch_;
+  };
   template <class Order, class May>
   void evict_first(index_t victims, const May& may) {
     const auto bound = bound_of_first<Order>(ctx_, state_.rows, victims, may);

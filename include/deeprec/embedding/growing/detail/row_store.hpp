@@ -39,6 +39,7 @@ struct row_facts {
   static constexpr std::uint32_t most_frequency = (std::uint32_t{1} << 24) - 1;
   static constexpr std::uint32_t live = 1U << 24;
   static constexpr std::uint32_t chosen = 1U << 25;  ///< by a sweep that is going on
+  static constexpr std::uint32_t held = 1U << 26;    ///< by a batch, while a sweep makes room
 
   static constexpr std::uint32_t frequency_of(std::uint32_t rest) noexcept { return rest & most_frequency; }
 };

@@ -23,6 +23,7 @@ struct swept_row {
   std::uint32_t step;
   std::uint32_t frequency;
   std::uint32_t number;
+  bool held;
 };
 
 /// Calls f(swept_row, facts) for each live row of some granules.
@@ -35,7 +36,8 @@ void sweep_granules(const row_store& rows, index_t begin, index_t end, const F& 
       const std::uint32_t rest = facts.rest.load(std::memory_order_relaxed);
       if ((rest & row_facts::live) == 0) continue;
       f(swept_row{facts.key.load(std::memory_order_relaxed), facts.step.load(std::memory_order_relaxed),
-                  row_facts::frequency_of(rest), all.first + static_cast<std::uint32_t>(i)},
+                  row_facts::frequency_of(rest), all.first + static_cast<std::uint32_t>(i),
+                  (rest & row_facts::held) != 0},
         facts, g);
     }
   }

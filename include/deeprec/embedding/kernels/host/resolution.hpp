@@ -90,6 +90,8 @@ struct guard_of<Source> {
 
 template <class Source, class Bags, class Pooling>
 class resolution {
+  struct nothing {};
+
  public:
   using source_type = Source;
   using bags_type = Bags;
@@ -200,9 +202,15 @@ class resolution {
       if (addresses_[k] == nullptr && !is_left_out(first() + k)) absent.push_back(bags_.ids()[first() + k]);
     }
   }
-  /// Before the source admits some: the rows of the others.
-  void show_found() const noexcept {
-    if constexpr (EvictingRowSource<Source>) source_.before_insert(addresses_, positions_);
+  /// While the object exists, the source erases no row that was found.
+  ///
+  /// @pre no row is placed meanwhile
+  [[nodiscard]] auto hold_found() const {
+    if constexpr (EvictingRowSource<Source>) {
+      return source_.hold(addresses_, positions_);
+    } else {
+      return nothing{};
+    }
   }
   /// The rows of those keys, as the source admitted them.
   void place_admitted(const std::byte* const* rows) noexcept {
@@ -368,7 +376,6 @@ class resolution {
   const std::byte** addresses_ = nullptr;
   const std::byte* default_row_ = nullptr;
   [[no_unique_address]] std::optional<typename guard_of<Source>::type> guard_;
-  struct nothing {};
   [[no_unique_address]] std::conditional_t<find_may_fail, std::shared_ptr<fault_report>, nothing> not_found_;
 };
 

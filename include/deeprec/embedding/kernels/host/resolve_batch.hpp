@@ -38,21 +38,20 @@ status admit_absent(const Context& ctx, Resolution& rows, first_position& bad) {
     rows.list_absent(absent);
     if (!absent.empty()) {
       std::pmr::vector<const std::byte*> places(absent.size(), ctx.memory);
-      rows.show_found();
       executor_ref executor(*ctx.executor);
       const context<executor_ref> erased(executor, static_cast<const environment&>(ctx));
-      if (const status s =
-              rows.source().insert(erased, absent.data(), static_cast<index_t>(absent.size()), places.data());
-          !s) {
-        return s;
-      }
+      const auto insert = [&] {
+        [[maybe_unused]] const auto held = rows.hold_found();
+        return rows.source().insert(erased, absent.data(), static_cast<index_t>(absent.size()),
+                                    places.data());
+      };
+      if (const status s = insert(); !s) return s;
       rows.place_admitted(places.data());
     }
   } else if constexpr (GrowingRowSource<source_type, id_type>) {
     std::pmr::vector<id_type> absent(ctx.memory);
     rows.list_absent(absent);
     if (!absent.empty()) {
-      rows.show_found();
       rows.drop_guard();
       if (const status s = rows.source().insert(absent.data(), static_cast<index_t>(absent.size())); !s) {
         return s;
