@@ -351,6 +351,10 @@ TEST_CASE("eviction: a full table makes room, but never takes rows of the step t
 
 TEST_CASE("eviction: the rows of a batch make no room for its new keys") {
   inline_executor here;
+  const auto holds_only = [](table_type& table, const std::set<key_type>& keys) {
+    const keys_type all = keys_in(table);
+    return std::set<key_type>(all.begin(), all.end()) == keys;
+  };
   for (const when_full full : {when_full::evict_least_recent, when_full::evict_least_frequent}) {
     made table({.most_rows = 4, .full = full, .granule_bytes = 4096});
     train_at(table, 1, {1, 2, 3, 4});
@@ -358,14 +362,14 @@ TEST_CASE("eviction: the rows of a batch make no room for its new keys") {
     const keys_type keys = {2, 5, 1, 6};  // 1 and 2 would be the first to go
     std::vector<const std::byte*> rows(keys.size());
     REQUIRE(table.rows().insert(context(here), keys.data(), 4, rows.data()).ok());
-    CHECK(keys_in(table) == keys_type{1, 2, 5, 6});
+    CHECK(holds_only(table, {1, 2, 5, 6}));
     for (std::size_t k = 0; k < keys.size(); ++k) CHECK(rows[k] == address_of(table, keys[k]));
 
     train_at(table, 3, {1, 2, 5, 5, 5, 6, 6, 6});
     table.begin_step(4);
     const keys_type one = {1, 7};  // 2 goes, not 1
     REQUIRE(resolve_new(context(here), table, one).ok());
-    CHECK(keys_in(table) == keys_type{1, 5, 6, 7});
+    CHECK(holds_only(table, {1, 5, 6, 7}));
 
     // Features of a group: none of them loses what another one found.
     train_at(table, 5, {1, 5, 6, 7});
@@ -376,7 +380,7 @@ TEST_CASE("eviction: the rows of a batch make no room for its new keys") {
     const keys_type first = {8, 9}, second = {1, 5};
     const fixed_hotness_view<key_type> batches[] = {{first.data(), 1, 2}, {second.data(), 1, 2}};
     REQUIRE(resolve(here, group, batches, keys::find_or_insert).ok());
-    CHECK(keys_in(table) == keys_type{1, 5, 8, 9});
+    CHECK(holds_only(table, {1, 5, 8, 9}));
   }
 }
 
