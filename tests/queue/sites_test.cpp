@@ -155,15 +155,15 @@ TEST_CASE("sites: no access of the sources that is stronger than relaxed is left
   const std::string folder = std::string(one.file).substr(0, std::string(one.file).rfind("/detail/"));
   std::map<std::string, std::vector<std::string>> found;
   std::size_t relaxed = 0;
-  for (const char* name :
-       {"/detail/slot_ring.hpp", "/detail/index_stack.hpp", "/ring_handles.hpp", "/event_count.hpp",
-        "/wait_strategies.hpp", "/mpmc_ring.hpp", "/spsc_ring.hpp", "/reorder_buffer.hpp",
-        "/staging_queue.hpp", "/staging_pool.hpp", "/packed_batch.hpp"}) {
+  for (const char* name : {"/detail/slot_ring.hpp", "/detail/index_stack.hpp", "/ring_handles.hpp",
+                           "/event_count.hpp", "/wait_strategies.hpp", "/mpmc_ring.hpp", "/spsc_ring.hpp",
+                           "/reorder_buffer.hpp", "/staging_queue.hpp", "/detail/staging_core.hpp",
+                           "/taken_item.hpp", "/staging_pool.hpp", "/packed_batch.hpp"}) {
     std::ifstream in(folder + name);
     REQUIRE_MESSAGE(in.good(), std::string(folder + name));
     const std::string text((std::istreambuf_iterator<char>(in)), {});
     const std::regex use(
-        "(at|light_fence|heavy_fence)\\(detail::access::(\\w+)(,\\s*(std::memory_order_)?(\\w+))?");
+        "(at|light_fence|heavy_fence)\\((?:detail::)?access::(\\w+)(,\\s*(std::memory_order_)?(\\w+))?");
     for (std::sregex_iterator i(text.begin(), text.end(), use), end; i != end; ++i) {
       const std::string order = (*i)[5].matched ? (*i)[5].str() : "fence";
       if (order == "relaxed") {
@@ -174,7 +174,7 @@ TEST_CASE("sites: no access of the sources that is stronger than relaxed is left
     }
     // And none is without a name. Comments and the short names of the orders aside.
     const std::regex bare("(memory_order_|, )(acquire|release|acq_rel|seq_cst)\\b");
-    const std::regex named("detail::access::\\w+,\\s*(std::)?$");
+    const std::regex named("access::\\w+,\\s*(std::)?$");
     for (std::sregex_iterator i(text.begin(), text.end(), bare), end; i != end; ++i) {
       std::string before = text.substr(0, static_cast<std::size_t>(i->position()));
       if ((*i)[1].str() == ", ") before += ", ";
