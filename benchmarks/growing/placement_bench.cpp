@@ -67,8 +67,7 @@ void look_up(benchmark::State& state, const std::string& name, index_t width, in
   const auto all = [&](const placed_rows& rows) {
     return [&] {
       for (const batch& set : sets) {
-        if (!lookup(thread, rows, set.view(), combiner::sum,
-                    matrix_view<float>(out.data(), bags, width)))
+        if (!lookup(thread, rows, set.view(), combiner::sum, matrix_view<float>(out.data(), bags, width)))
           std::abort();
       }
     };

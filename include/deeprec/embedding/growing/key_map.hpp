@@ -10,7 +10,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory_resource>
@@ -56,14 +55,13 @@ class key_map {
   ///          needs it longer holds guard()
   /// @error   none
   void find(const std::uint64_t* keys, index_t n, std::int64_t* numbers) const noexcept {
-    constexpr index_t block = 512;
-    std::array<std::uint32_t, block> codes;
+    constexpr index_t at_once = 512;
+    std::uint32_t codes[at_once];  // nvcc 13 misprints the size of a std::array here
     const reclaimer::pin pinned = readers_.enter();
-    for (index_t from = 0; from < n; from += block) {
-      const index_t count = n - from < block ? n - from : block;
-      index_.find(active_isa(), keys + from, count, codes.data());
-      for (index_t k = 0; k < count; ++k)
-        numbers[from + k] = std::int64_t{codes[static_cast<std::size_t>(k)]} - 1;
+    for (index_t from = 0; from < n; from += at_once) {
+      const index_t count = (std::min)(at_once, n - from);
+      index_.find(active_isa(), keys + from, count, codes);
+      for (index_t k = 0; k < count; ++k) numbers[from + k] = std::int64_t{codes[k]} - 1;
     }
   }
   /// While it exists, numbers that are erased are not given to other keys.
