@@ -1,6 +1,6 @@
-// Where rows begin inside granules of 2 MB, and how far they are apart: pooled lookups, hotness 20, cold rows in
-// 3 GB of 2 MB pages, one thread, by addresses: their pace over that of rows from the start of a granule on,
-// without gaps.
+// Where rows begin inside granules of 2 MB, and how far they are apart: pooled lookups, hotness 20, cold rows
+// in 3 GB of 2 MB pages, one thread, by addresses: their pace over that of rows from the start of a granule
+// on, without gaps.
 //
 //   growing/placement/d:64/at:64/stride:256   rows of 256 bytes, the first one at byte 64
 #include <benchmark/benchmark.h>
