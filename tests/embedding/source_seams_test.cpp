@@ -115,10 +115,7 @@ class stable_rows {
       for (index_t k = 0; k < n; ++k) table->shown.push_back(rows[k] == nullptr ? 0 : first_value(rows[k]));
     }
     held(held&& other) noexcept : table(std::exchange(other.table, nullptr)) {}
-    held& operator=(held&& other) noexcept {
-      std::swap(table, other.table);
-      return *this;
-    }
+    held& operator=(held&&) = delete;
     ~held() {
       if (table != nullptr) --table->holds;
     }

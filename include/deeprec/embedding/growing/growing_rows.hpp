@@ -81,8 +81,11 @@ class growing_rows {
   /// While the object exists, insertions into a full table that evicts erase none of these rows, null where
   /// a batch found none. A batch holds what it found while it inserts, or else that might make room.
   ///
+  /// @shape   rows (N), which the object refers to
   /// @pre     the caller holds a guard since before they were found; rows stay as they are
+  /// @cost    O(1), and O(N) for an insertion that evicts meanwhile; no allocation
   /// @threads thread-safe; waits for an insertion that goes on
+  /// @error   none
   [[nodiscard]] detail::held_rows::entry hold(const std::byte* const* rows, index_t n) const {
     if (state_->options.full == when_full::refuse) return {};
     return {state_->held, state_->mutex, rows, n};

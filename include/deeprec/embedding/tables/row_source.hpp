@@ -111,7 +111,7 @@ concept ObservedRowSource =
 template <class S>
 concept EvictingRowSource =
     RowSource<S> && requires(const S& source, const std::byte* const* rows, index_t n) {
-      { source.hold(rows, n) } -> std::movable;
+      { source.hold(rows, n) } -> std::move_constructible;
     };
 
 /// A source that numbers its rows: row_number(address of a row) is in [0, row_numbers()), and differs for

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <mutex>
-#include <new>
 #include <utility>
 
 #include <deeprec/core/config.hpp>
@@ -11,7 +10,9 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// The rows of each batch of a table that inserts now. Under the mutex of the table.
+/// The rows of each batch of a table that inserts now.
+///
+/// @threads an entry locks the table's mutex where it begins, moves and ends; for_each is called under it
 class held_rows {
  public:
   /// The rows of a batch, null where it has none. May end on another thread.
@@ -31,11 +32,7 @@ class held_rows {
       of_->place_of(&other) = this;
       other.of_ = nullptr;
     }
-    entry& operator=(entry&& other) noexcept {
-      if (this == &other) return *this;
-      this->~entry();
-      return *::new (this) entry(std::move(other));
-    }
+    entry& operator=(entry&&) = delete;
     ~entry() {
       if (of_ == nullptr) return;
       const std::lock_guard lock(*mutex_);
