@@ -138,16 +138,27 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/batches/partition_strategy.hpp
     include/deeprec/embedding/batches/partitioned_table.hpp
     include/deeprec/embedding/batches/prune_invalid.hpp
+    include/deeprec/embedding/checkpoints/apply_delta.hpp
+    include/deeprec/embedding/checkpoints/checkpoint_cut.hpp
+    include/deeprec/embedding/checkpoints/checkpoint_folder.hpp
+    include/deeprec/embedding/checkpoints/checkpoint_options.hpp
+    include/deeprec/embedding/checkpoints/detail/checkpoint_list.hpp
+    include/deeprec/embedding/checkpoints/detail/checkpoint_table.hpp
+    include/deeprec/embedding/checkpoints/detail/folder_files.hpp
+    include/deeprec/embedding/checkpoints/detail/folder_state.hpp
+    include/deeprec/embedding/checkpoints/detail/growing_checkpoint.hpp
+    include/deeprec/embedding/checkpoints/detail/restore_tables.hpp
     include/deeprec/embedding/detail/group_positions.hpp
     include/deeprec/embedding/detail/row_elements.hpp
     include/deeprec/embedding/files/detail/table_file_blocks.hpp
     include/deeprec/embedding/files/detail/table_file_layout.hpp
     include/deeprec/embedding/files/detail/table_file_passes.hpp
-    include/deeprec/embedding/files/detail/whole_file.hpp
     include/deeprec/embedding/files/named_rows.hpp
     include/deeprec/embedding/files/named_table.hpp
     include/deeprec/embedding/files/table_file.hpp
     include/deeprec/embedding/files/table_file_options.hpp
+    include/deeprec/embedding/files/table_file_reader.hpp
+    include/deeprec/embedding/files/table_file_writer.hpp
     include/deeprec/embedding/groups/detail/batch_bounds.hpp
     include/deeprec/embedding/groups/detail/device_group.hpp
     include/deeprec/embedding/groups/detail/erased_list.hpp
@@ -177,6 +188,9 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/growing/detail/key_probe.inl
     include/deeprec/embedding/growing/detail/key_segment.hpp
     include/deeprec/embedding/growing/detail/key_shard.hpp
+    include/deeprec/embedding/growing/detail/row_changes.hpp
+    include/deeprec/embedding/growing/detail/row_claim.hpp
+    include/deeprec/embedding/growing/detail/row_record.hpp
     include/deeprec/embedding/growing/detail/row_store.hpp
     include/deeprec/embedding/growing/detail/victims.hpp
     include/deeprec/embedding/growing/eviction.hpp
@@ -185,6 +199,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/growing/growing_table.hpp
     include/deeprec/embedding/growing/key_index.hpp
     include/deeprec/embedding/growing/key_map.hpp
+    include/deeprec/embedding/growing/row_replacement.hpp
     include/deeprec/embedding/kernels/device/device_chunks.hpp
     include/deeprec/embedding/kernels/device/device_fold.hpp
     include/deeprec/embedding/kernels/device/device_pool.hpp
@@ -448,6 +463,7 @@ set(DEEPREC_HEADERS
     include/deeprec/support/atomics.hpp
     include/deeprec/support/bulk.hpp
     include/deeprec/support/containers.hpp
+    include/deeprec/support/file_faults.hpp
     include/deeprec/support/first_fault.hpp
     include/deeprec/support/key_hash.hpp
     include/deeprec/support/monotonic_memory.hpp
@@ -456,4 +472,5 @@ set(DEEPREC_HEADERS
     include/deeprec/support/scratch_block.hpp
     include/deeprec/support/scratch_layout.hpp
     include/deeprec/support/unit_flags.hpp
-    include/deeprec/support/verb.hpp)
+    include/deeprec/support/verb.hpp
+    include/deeprec/support/whole_file.hpp)

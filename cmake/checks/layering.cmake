@@ -28,7 +28,7 @@ set(layer_detail 10) # of the headers beside the folders
 set(neighbours_interop serving) # the one exception
 
 # The rooms of a folder: a room includes itself and what stands before it.
-set(rooms_embedding detail tables growing pooling.hpp kernels resolve.hpp batches lookup training groups files)
+set(rooms_embedding detail tables growing pooling.hpp kernels resolve.hpp batches lookup training groups files checkpoints)
 set(rooms_dense detail gemm layers interactions losses metrics)
 set(rooms_graph ir passes step)
 

@@ -7,10 +7,16 @@
 #include <deeprec/embedding/batches/partition_strategy.hpp>
 #include <deeprec/embedding/batches/partitioned_table.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/checkpoints/apply_delta.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_cut.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_options.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/files/table_file_options.hpp>
+#include <deeprec/embedding/files/table_file_reader.hpp>
+#include <deeprec/embedding/files/table_file_writer.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
@@ -22,6 +28,7 @@
 #include <deeprec/embedding/growing/growing_table.hpp>
 #include <deeprec/embedding/growing/key_index.hpp>
 #include <deeprec/embedding/growing/key_map.hpp>
+#include <deeprec/embedding/growing/row_replacement.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>

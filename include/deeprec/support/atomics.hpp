@@ -108,6 +108,10 @@ enum class access : unsigned char {
   segment_seen,     ///< a reader reads where a segment is
   root_publish,     ///< a share of the hashes gets a directory
   root_seen,        ///< a reader reads it
+  // row_claim (embedding/growing/)
+  row_claim,    ///< a thread takes it upon itself to copy a row of a cut
+  row_settle,   ///< the row is copied
+  row_settled,  ///< who is going to change the row reads that it is
 
   // Relaxed: what they read is confirmed by one of those above, or by an exchange.
   position,    ///< reads of a position

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory_resource>
 #include <new>
 #include <span>
@@ -39,21 +40,21 @@ class scratch_block {
   scratch_block(std::pmr::memory_resource* memory, index_t bytes) : memory_(memory), bytes_(bytes) {
     if (bytes >= most_size) refuse_memory();
     if (bytes == 0) return;
-    first_ =
-        static_cast<std::byte*>(memory->allocate(static_cast<std::size_t>(bytes), std::size_t{alignment}));
+    block_ = memory->allocate(block_bytes(), block_alignment);
+    const auto address = reinterpret_cast<std::uintptr_t>(block_);
+    first_ = static_cast<std::byte*>(block_) + (std::uintptr_t{0} - address) % std::uintptr_t{alignment};
   }
   /// In memory that the caller owns.
   scratch_block(std::byte* place, index_t bytes) noexcept : first_(place), bytes_(bytes) {}
   scratch_block(scratch_block&& other) noexcept
       : memory_(std::exchange(other.memory_, nullptr)),
+        block_(other.block_),
         first_(other.first_),
         bytes_(other.bytes_),
         taken_(other.taken_) {}
   scratch_block& operator=(scratch_block&&) = delete;
   ~scratch_block() {
-    if (memory_ != nullptr && first_ != nullptr) {
-      memory_->deallocate(first_, static_cast<std::size_t>(bytes_), std::size_t{alignment});
-    }
+    if (memory_ != nullptr && block_ != nullptr) memory_->deallocate(block_, block_bytes(), block_alignment);
   }
 
   [[nodiscard]] std::byte* data() const noexcept { return first_; }
@@ -72,7 +73,15 @@ class scratch_block {
   }
 
  private:
+  // Aligned here, in a block of the usual alignment: glibc before 2.38 does not use a block of a larger one
+  // again where a small one was allocated since (its bug 14581).
+  static constexpr std::size_t block_alignment = alignof(std::max_align_t);
+  [[nodiscard]] std::size_t block_bytes() const noexcept {
+    return static_cast<std::size_t>(bytes_) + std::size_t{alignment} - block_alignment;
+  }
+
   std::pmr::memory_resource* memory_ = nullptr;
+  void* block_ = nullptr;
   std::byte* first_ = nullptr;
   index_t bytes_;
   index_t taken_ = 0;

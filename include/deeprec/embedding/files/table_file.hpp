@@ -28,9 +28,9 @@
 #include <deeprec/embedding/files/detail/table_file_blocks.hpp>
 #include <deeprec/embedding/files/detail/table_file_layout.hpp>
 #include <deeprec/embedding/files/detail/table_file_passes.hpp>
-#include <deeprec/embedding/files/detail/whole_file.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
 #include <deeprec/embedding/files/table_file_options.hpp>
+#include <deeprec/support/whole_file.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 

@@ -90,8 +90,17 @@ class growing_rows {
     if (state_->options.full == when_full::refuse) return {};
     return {state_->held, state_->mutex, rows, n};
   }
+  /// What is called before the values of rows are written otherwise than by update: a checkpoint_folder has to
+  /// know of it.
+  ///
+  /// @pre     the caller holds a guard
+  /// @threads as before_step
+  void before_write(const std::byte* const* rows, index_t n) const noexcept {
+    if (state_->changes != nullptr) state_->changes->before_write(rows, n);
+  }
   /// What update calls for rows that it steps: their step is the table's, their frequency grows.
   void before_step(std::byte* const* rows, const index_t* occurrences, index_t n) const noexcept {
+    before_write(rows, n);
     constexpr index_t ahead = 16;
     const detail::row_store& store = state_->rows;
     const std::uint32_t step = state_->step.load(std::memory_order_relaxed);

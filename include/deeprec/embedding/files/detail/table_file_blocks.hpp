@@ -23,8 +23,9 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/files/detail/table_file_layout.hpp>
-#include <deeprec/embedding/files/detail/whole_file.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
+#include <deeprec/support/file_faults.hpp>
+#include <deeprec/support/whole_file.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -33,29 +34,6 @@ struct read_header {
   std::uint64_t hash = 0;
   std::uint64_t bytes = 0;  // of start and header: where the blocks begin
 };
-
-/// Runs f, which returns a result. Its faults get the file and the operation; failed allocations are faults.
-template <class F>
-auto on_file(const std::string& path, const char* operation, const F& f) -> decltype(f()) {
-  const auto in_place = [&](const fault& why) { return fault(why).in_file(path).in_operation(operation); };
-#if DEEPREC_EXCEPTIONS
-  try {
-#endif
-    auto done = f();
-    if (!done) return in_place(done.fault());
-    return done;
-#if DEEPREC_EXCEPTIONS
-  } catch (const std::bad_alloc&) {
-  } catch (const std::length_error&) {  // more elements than an array can have
-  }
-  return in_place(status(errc::out_of_memory, "memory for names and numbers was refused"));
-#endif
-}
-
-inline fault invalid(std::string why) { return {errc::invalid_value, std::move(why)}; }
-inline fault misfit(std::string why) { return {errc::shape_mismatch, std::move(why)}; }
-
-inline std::string in_quotes(std::string_view name) { return '"' + std::string(name) + '"'; }
 
 /// length = bytes of a table in a file; false when its numbers are invalid.
 inline bool packed_length(const table_entry& t, std::uint64_t& length) noexcept {
@@ -284,9 +262,11 @@ class block_buffer {
   std::pmr::vector<std::byte> bytes_;
 };
 
-/// Reads all blocks in order and checks them; table i of the file goes into *targets[i] unless null.
-inline result<void> read_blocks(const input_file& file, const read_header& header, block_buffer& buffer,
-                                std::span<const named_table* const> targets) {
+/// Reads all blocks in order and checks them; calls use(i, from, bytes, count) for the packed bytes
+/// [from, from + count) of table i, which returns a result<void>.
+template <class Use>
+result<void> read_blocks(const input_file& file, const read_header& header, block_buffer& buffer,
+                         const Use& use) {
   std::uint64_t at = header.bytes;
   std::uint64_t number = 0;
   std::uint64_t file_hash = header.hash;
@@ -294,7 +274,6 @@ inline result<void> read_blocks(const input_file& file, const read_header& heade
   for (std::size_t i = 0; i < header.info.tables.size(); ++i) {
     std::uint64_t length = 0;
     (void)packed_length(header.info.tables[i], length);
-    const named_table* const target = targets.empty() ? nullptr : targets[i];
     for (std::uint64_t from = 0; from < length; from += block_bytes, ++number) {
       const std::uint64_t count = (std::min)(block_bytes, length - from);
       const auto bytes = static_cast<std::size_t>(count);
@@ -309,13 +288,7 @@ inline result<void> read_blocks(const input_file& file, const read_header& heade
       }
       file_hash = with_block(file_hash, hash);
       at += count + table_file_hash_bytes;
-      if (target != nullptr) {
-        const std::byte* source = buffer.data();
-        packed(*target).each_piece(from, from + count, [&](std::byte* to, std::size_t n) {
-          std::memcpy(to, source, n);
-          source += n;
-        });
-      }
+      if (auto done = use(i, from, static_cast<const std::byte*>(buffer.data()), bytes); !done) return done;
     }
   }
   std::uint64_t stored = 0;
@@ -326,9 +299,24 @@ inline result<void> read_blocks(const input_file& file, const read_header& heade
   return invalid("corrupted: the checksum of all blocks, at byte " + std::to_string(at) + ", is another");
 }
 
-/// Bytes of the largest block in the file.
-inline std::uint64_t largest_block(std::uint64_t block_bytes, std::uint64_t longest_table) noexcept {
-  return (std::min)(block_bytes, longest_table);
+/// Bytes of the largest block in a file with these tables.
+template <class Entries>
+std::uint64_t largest_block(std::uint64_t block_bytes, const Entries& tables) noexcept {
+  std::uint64_t longest = 0;
+  for (const table_entry& t : tables) {
+    std::uint64_t length = 0;
+    (void)packed_length(t, length);
+    longest = (std::max)(longest, length);
+  }
+  return (std::min)(block_bytes, longest);
+}
+
+/// Moves packed bytes [from, from + count) of a table to its rows.
+inline void unpack(const named_table& to, std::uint64_t from, const std::byte* bytes, std::size_t count) {
+  packed(to).each_piece(from, from + count, [&](std::byte* piece, std::size_t n) {
+    std::memcpy(piece, bytes, n);
+    bytes += n;
+  });
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/growing/admission.hpp>
 #include <deeprec/embedding/growing/detail/held_rows.hpp>
+#include <deeprec/embedding/growing/detail/row_changes.hpp>
 #include <deeprec/embedding/growing/detail/row_store.hpp>
 #include <deeprec/embedding/growing/growing_options.hpp>
 #include <deeprec/embedding/growing/key_index.hpp>
@@ -104,16 +106,31 @@ struct growing_state {
     const auto codes = scratch.take<std::uint32_t>(n);
     rows.reserve_retired(n);
     index.erase(ctx, keys, n, codes.data());
+    return retire(codes);
+  }
+  /// Rows that no code of the index names any more, by their codes; returns how many of these are of rows.
+  /// Under the mutex.
+  ///
+  /// @param keys_stay the keys have other rows now
+  /// @pre room to retire them is reserved
+  index_t retire(std::span<const std::uint32_t> codes, bool keys_stay = false) noexcept {
     const std::uint64_t epoch = readers.unlinked();
-    index_t erased = 0;
+    index_t retired = 0;
     for (const std::uint32_t code : codes) {
       if (!is_row_code(code)) continue;
+      const std::byte* const row = rows.address(code - 1);
       row_facts& facts = rows.facts(code - 1);
-      facts.rest.store(0, std::memory_order_relaxed);  // no longer live
+      if (changes != nullptr) changes->before_erase(row);
+      const std::uint32_t flags = facts.rest.exchange(0, std::memory_order_relaxed);  // no longer live
+      if (changes != nullptr) changes->retired(facts.key.load(std::memory_order_relaxed), flags, keys_stay);
       rows.retire(code - 1, epoch);
-      ++erased;
+      ++retired;
     }
-    return erased;
+    return retired;
+  }
+  /// The flags of a row that is born.
+  [[nodiscard]] std::uint32_t birth_flags() const noexcept {
+    return changes != nullptr ? changes->birth_flags() : row_facts::live;
   }
 
   Format format;
@@ -124,7 +141,8 @@ struct growing_state {
   row_store rows;
   held_rows held;
   std::unique_ptr<admission_filter> filter;
-  std::uint32_t count_to = 1;  // occurrences that filters::counter wants; 1: every key
+  std::uint32_t count_to = 1;      // occurrences that filters::counter wants; 1: every key
+  row_changes* changes = nullptr;  // of a checkpoint_folder
   std::byte* default_row = nullptr;
   std::uint64_t first_step = 0;
   bool began = false;

@@ -203,6 +203,7 @@ class insertion {
       std::uint32_t& code = codes_[at(k)];
       if (admitted_[at(k)] != 0 && room_ > 0) {
         code = state_.rows.take() + 1;
+        if (state_.changes != nullptr) state_.changes->born(code - 1);
         --room_;
         continue;
       }
@@ -215,7 +216,7 @@ class insertion {
     const growing_state<Format>& s = state_;
     const index_t width = s.format.width();
     const auto stride = static_cast<std::size_t>(s.format.stride_bytes());
-    const std::uint32_t step = s.step.load(std::memory_order_relaxed);
+    const std::uint32_t step = s.step.load(std::memory_order_relaxed), flags = s.birth_flags();
     const double ns = static_cast<double>(absent_) * (50.0 + 2.0 * static_cast<double>(width));
     run_bulk(ctx_, {absent_, 64, ns}, [&](index_t begin, index_t end, int worker) {
       float* const values = values_.data() + worker * floats_of_worker(s);
@@ -229,7 +230,7 @@ class insertion {
         row_facts& facts = s.rows.facts(number);
         facts.key.store(distinct_[at(k)], std::memory_order_relaxed);
         facts.step.store(step, std::memory_order_relaxed);
-        facts.rest.store(row_facts::live, std::memory_order_relaxed);
+        facts.rest.store(flags, std::memory_order_relaxed);
       }
     });
   }

@@ -40,6 +40,10 @@ struct row_facts {
   static constexpr std::uint32_t live = 1U << 24;
   static constexpr std::uint32_t chosen = 1U << 25;  ///< by a sweep that is going on
   static constexpr std::uint32_t held = 1U << 26;    ///< by a batch, while a sweep makes room
+  // Of cuts (row_changes.hpp).
+  static constexpr std::uint32_t copying = 1U << 27;  ///< by one thread, before it changes
+  static constexpr std::uint32_t saved = 1U << 28;    ///< by the last whole cut, or the one before, in turn
+  static constexpr std::uint32_t touched = 1U << 29;  ///< and the next bit: in the interval of each parity
 
   static constexpr std::uint32_t frequency_of(std::uint32_t rest) noexcept { return rest & most_frequency; }
 };
@@ -94,6 +98,14 @@ class row_store {
   }
 
   [[nodiscard]] index_t stride() const noexcept { return stride_; }
+  /// More than the largest number of a row, when `more` rows are taken.
+  [[nodiscard]] index_t numbers_with(index_t more) const noexcept {
+    return (granules_ + more / per_granule_ + 1) << place_bits_;
+  }
+  /// The number of a place in a granule.
+  [[nodiscard]] std::uint32_t number_at(index_t granule, index_t place) const noexcept {
+    return static_cast<std::uint32_t>((granule << place_bits_) + place);
+  }
   [[nodiscard]] index_t rows_per_granule() const noexcept { return per_granule_; }
   /// The most rows that numbers reach.
   [[nodiscard]] index_t most_rows() const noexcept {

@@ -1,0 +1,110 @@
+// Tables of checkpoints, and what a file does to all of them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_options.hpp>
+#include <deeprec/embedding/checkpoints/detail/checkpoint_table.hpp>
+#include <deeprec/embedding/checkpoints/detail/folder_files.hpp>
+#include <deeprec/embedding/files/table_file_reader.hpp>
+#include <deeprec/support/file_faults.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+inline constexpr std::string_view checkpoint_chain = "checkpoint, chain";
+inline constexpr std::string_view checkpoint_from = "checkpoint, from";
+inline constexpr std::string_view checkpoint_to = "checkpoint, to";
+inline constexpr std::string_view checkpoint_prefix = "checkpoint, ";
+
+/// Which link of which chain a file is. A full file has from = 0.
+struct checkpoint_link {
+  std::uint64_t chain = 0, from = 0, to = 0;
+
+  [[nodiscard]] bool is_full() const noexcept { return from == 0; }
+};
+
+inline result<checkpoint_link> link_of(const table_file_info& info) {
+  checkpoint_link link;
+  for (const auto& [name, value] :
+       {std::pair(checkpoint_chain, &link.chain), std::pair(checkpoint_from, &link.from),
+        std::pair(checkpoint_to, &link.to)}) {
+    const auto number = info.state.whole(name);
+    if (!number) return invalid("no checkpoint: has no number \"" + std::string(name) + '"');
+    *value = static_cast<std::uint64_t>(*number);
+  }
+  if (link.chain == 0 || link.to == 0 || link.from >= link.to)
+    return invalid("its place in a chain can't be");
+  return link;
+}
+
+/// A file that was checked as a whole, for the tables of a list.
+class checked_file {
+ public:
+  explicit checked_file(std::pmr::memory_resource* memory) : file_(memory) {}
+
+  [[nodiscard]] result<checkpoint_link> open(const std::string& path) {
+    if (const auto done = file_.open(path); !done) return done.fault();
+    return link_of(file_.info());
+  }
+  /// One pass, which changes nothing.
+  [[nodiscard]] result<void> check(std::span<const std::unique_ptr<checkpoint_table>> tables,
+                                   const apply_options& options) {
+    std::vector<table_section> sections(file_.info().tables.size());
+    for (const auto& table : tables) {
+      auto load = table->load(file_, options);
+      if (!load) return load.fault();
+      load.value()->check(sections);
+      loads_.push_back(std::move(load).value());
+    }
+    return file_.read(sections);
+  }
+  /// The other pass. The numbers of the caller are returned.
+  [[nodiscard]] result<training_state> apply() {
+    std::vector<table_section> sections(file_.info().tables.size());
+    for (const auto& load : loads_) load->apply(sections);
+    if (const auto done = file_.read(sections); !done) return done.fault();
+    for (const auto& load : loads_) {
+      if (const auto done = load->end(); !done) return done.fault();
+    }
+    training_state state = file_.info().state;
+    std::erase_if(state.numbers, [&](const named_number& number) { return is_own(number.name); });
+    return state;
+  }
+
+ private:
+  // Numbers of tables follow those of the checkpoint, which follow the caller's.
+  [[nodiscard]] bool is_own(std::string_view name) const {
+    const auto& all = file_.info().state.numbers;
+    const auto first = std::find_if(all.begin(), all.end(), [](const named_number& number) {
+      return std::string_view(number.name).starts_with(checkpoint_prefix);
+    });
+    return std::any_of(first, all.end(), [&](const named_number& number) { return number.name == name; });
+  }
+
+  table_file_reader file_;
+  std::vector<std::unique_ptr<table_load>> loads_;
+};
+
+/// Whether a delta continues what stands at a position; a fault that names the gap where it does not.
+inline result<void> check_link(const checkpoint_link& link, const checkpoint_position& at) {
+  if (link.is_full()) return invalid("is a full file, and not a delta");
+  if (link.chain != at.chain) return invalid("is a delta of another full file");
+  if (link.from > at.number) {
+    return invalid("is the delta from " + std::to_string(link.from) + " to " + std::to_string(link.to) +
+                   ", and the table is at " + std::to_string(at.number) + ": a delta is missing");
+  }
+  return {};
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

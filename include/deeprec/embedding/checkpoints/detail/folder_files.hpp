@@ -1,0 +1,114 @@
+// The files of a folder of checkpoints, by their names: full-NUMBER.drt and delta-NUMBER.drt.
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/result.hpp>
+#include <deeprec/support/whole_file.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+struct folder_file {
+  bool is_full;
+  std::uint64_t number;
+
+  [[nodiscard]] std::string name() const {
+    const std::string digits = std::to_string(number);
+    const std::string zeros(digits.size() < 12 ? 12 - digits.size() : 0, '0');
+    return (is_full ? "full-" : "delta-") + zeros + digits + ".drt";
+  }
+};
+
+/// The file that a name in a folder stands for; false for other names.
+inline bool parse_file_name(std::string_view name, folder_file& file) noexcept {
+  constexpr std::string_view full = "full-", delta = "delta-", end = ".drt";
+  file.is_full = name.starts_with(full);
+  if (!file.is_full && !name.starts_with(delta)) return false;
+  name.remove_prefix((file.is_full ? full : delta).size());
+  if (!name.ends_with(end)) return false;
+  name.remove_suffix(end.size());
+  if (name.size() < 12) return false;
+  const auto read = std::from_chars(name.data(), name.data() + name.size(), file.number);
+  return read.ec == std::errc() && read.ptr == name.data() + name.size();
+}
+
+/// All files, by their numbers. A folder that does not exist has none.
+inline result<std::vector<folder_file>> list_folder(const std::string& path) {
+  std::vector<folder_file> all;
+  const descriptor folder = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!folder.open()) {
+    if (errno == ENOENT) return all;
+    return system_fault("cannot open the folder").in_file(path);
+  }
+  const int number = ::dup(folder.get());
+  DIR* const entries = number < 0 ? nullptr : ::fdopendir(number);
+  if (entries == nullptr) {
+    fault why = system_fault("cannot list the folder").in_file(path);
+    if (number >= 0) ::close(number);
+    return why;
+  }
+  errno = 0;
+  while (const dirent* const entry = ::readdir(entries)) {
+    if (folder_file file{}; parse_file_name(entry->d_name, file)) all.push_back(file);
+    errno = 0;
+  }
+  const int failed = errno;
+  ::closedir(entries);
+  if (failed != 0) {
+    errno = failed;
+    return system_fault("cannot list the folder").in_file(path);
+  }
+  std::sort(all.begin(), all.end(), [](const folder_file& a, const folder_file& b) {
+    return a.number != b.number ? a.number < b.number : a.is_full > b.is_full;
+  });
+  return all;
+}
+
+/// Excludes other savers of a folder, in any process, while it exists. Makes the folder where it is missing.
+class folder_lock {
+ public:
+  [[nodiscard]] result<void> take(const std::string& folder) {
+    if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
+      return system_fault("cannot make the folder").in_file(folder);
+    const std::string path = folder + "/checkpoint.lock";
+    file_ = open_at(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (!file_.open()) return system_fault("cannot open").in_file(path);
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return {};
+    if (errno == EWOULDBLOCK)
+      return fault(errc::io_error, "another process or thread is saving in this folder").in_file(folder);
+    return system_fault("cannot lock").in_file(path);
+  }
+
+ private:
+  descriptor file_;
+};
+
+/// Removes the chains before the last `kept` full files. What can't be removed stays.
+inline void prune_folder(const std::string& folder, index_t kept) {
+  const auto listed = list_folder(folder);
+  if (!listed) return;
+  const auto& all = listed.value();
+  index_t fulls = 0;
+  std::size_t first = all.size();
+  while (first > 0 && fulls < kept) fulls += all[--first].is_full ? 1 : 0;
+  if (fulls < kept) return;
+  for (std::size_t i = 0; i < first; ++i) ::unlink((folder + '/' + all[i].name()).c_str());
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

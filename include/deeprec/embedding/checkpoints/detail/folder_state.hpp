@@ -1,0 +1,30 @@
+// What a checkpoint_folder and its cut share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <deeprec/core/config.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_options.hpp>
+#include <deeprec/embedding/checkpoints/detail/checkpoint_table.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+struct folder_state {
+  folder_state(std::string of, const checkpoint_options& given) : path(std::move(of)), options(given) {}
+
+  std::string path;
+  checkpoint_options options;
+  std::vector<std::unique_ptr<checkpoint_table>> tables;
+  std::atomic<bool> is_running{false};  // a cut exists that was not written
+  std::uint64_t last_number = 0;
+  mutable std::mutex mutex;  // of `at`, which a cut changes when it is written
+  checkpoint_position at;
+};
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail
