@@ -142,6 +142,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/checkpoints/checkpoint_cut.hpp
     include/deeprec/embedding/checkpoints/checkpoint_folder.hpp
     include/deeprec/embedding/checkpoints/checkpoint_options.hpp
+    include/deeprec/embedding/checkpoints/checkpoint_reader.hpp
     include/deeprec/embedding/checkpoints/detail/checkpoint_list.hpp
     include/deeprec/embedding/checkpoints/detail/checkpoint_table.hpp
     include/deeprec/embedding/checkpoints/detail/folder_files.hpp

@@ -11,6 +11,7 @@
 #include <deeprec/embedding/checkpoints/checkpoint_cut.hpp>
 #include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
 #include <deeprec/embedding/checkpoints/checkpoint_options.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_reader.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
 #include <deeprec/embedding/files/table_file.hpp>

@@ -75,7 +75,8 @@ class trained_table {
   static constexpr index_t width = 5;
   using table_type = deeprec::growing_table<deeprec::f32_rows>;
 
-  explicit trained_table(std::uint64_t seed, const deeprec::growing_options& options = {.granule_bytes = 4096})
+  explicit trained_table(std::uint64_t seed,
+                         const deeprec::growing_options& options = {.granule_bytes = 4096})
       : random_(seed), table_(width, deeprec::state_of<deeprec::adagrad>, first_values, options) {}
 
   table_type& operator*() { return table_; }
@@ -94,14 +95,17 @@ class trained_table {
     const deeprec::fixed_hotness_view<key_type> bags(ids.data(), n, 1);
     std::vector<float> gradient(static_cast<std::size_t>(n * width));
     for (float& g : gradient) g = static_cast<float>(random_() % 2001) / 1000.0F - 1;
-    auto rows = deeprec::resolve(here_, table_.rows(), bags, deeprec::combiner::sum, deeprec::keys::find_or_insert);
+    auto rows =
+        deeprec::resolve(here_, table_.rows(), bags, deeprec::combiner::sum, deeprec::keys::find_or_insert);
     rows.or_throw();
     deeprec::update(here_, rows.value(), deeprec::matrix_view<const float>(gradient.data(), n, width),
                     deeprec::adagrad{})
         .or_throw();
   }
   void erase(const std::vector<key_type>& keys) { table_.erase(here_, keys).or_throw(); }
-  void evict(std::uint64_t steps) { deeprec::evict_rows(here_, table_, deeprec::evict::step_ttl{steps}).or_throw(); }
+  void evict(std::uint64_t steps) {
+    deeprec::evict_rows(here_, table_, deeprec::evict::step_ttl{steps}).or_throw();
+  }
   /// One of all calls.
   void change(key_type keys) {
     switch (random_() % 8) {
@@ -121,7 +125,8 @@ class trained_table {
  private:
   key_type draw(key_type keys) {
     const key_type k = random_() % keys;
-    return k < special_keys().size() ? special_keys()[static_cast<std::size_t>(k)] : k * 0x9e3779b97f4a7c15ULL;
+    return k < special_keys().size() ? special_keys()[static_cast<std::size_t>(k)]
+                                     : k * 0x9e3779b97f4a7c15ULL;
   }
 
   std::mt19937_64 random_;

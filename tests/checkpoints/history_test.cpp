@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_reader.hpp>
 
 #include "checkpoints/checkpoint_support.hpp"
 #include "support/seed.hpp"
@@ -47,4 +48,51 @@ TEST_CASE("checkpoint: a full file and its deltas are the table at the cut") {
       REQUIRE(other.content() == then);
     }
   }
+}
+
+TEST_CASE("checkpoint_reader: follows deltas, and full files where a chain ends or breaks") {
+  temporary_folder folder;
+  trained_table table(seed()), served(1);
+  checkpoint_folder saves(folder.path());
+  saves.add("items", *table).or_throw();
+  checkpoint_reader files(folder.path());
+  files.add("items", *served).or_throw();
+  CHECK_FALSE(files.poll().or_throw());  // the folder is empty
+
+  const auto write = [&](bool full) {
+    table.step(200);
+    table.evict(7);
+    const training_state state{.step = table.steps(), .numbers = {}};
+    auto cut = full ? saves.take_full(state) : saves.take_delta(state);
+    cut.or_throw();
+    cut.value().write().or_throw();
+  };
+  const auto follows = [&] {
+    REQUIRE(files.poll().or_throw());
+    CHECK(files.position() == saves.position());
+    CHECK(files.state().step == table.steps());
+    REQUIRE(served.content() == table.content());
+    CHECK_FALSE(files.poll().or_throw());
+  };
+  write(true);
+  follows();
+  write(false);
+  follows();
+  write(false);
+  write(false);
+  follows();
+  write(true);  // the next chain
+  write(false);
+  follows();
+
+  write(false);
+  const std::string digits = std::to_string(saves.position().number);
+  REQUIRE(std::filesystem::remove(folder.path() + "/delta-" + std::string(12 - digits.size(), '0') + digits +
+                                  ".drt"));  // a gap
+  write(false);
+  CHECK_FALSE(files.poll().or_throw());
+  REQUIRE(files.passed_over().size() == 1);
+  CHECK(files.passed_over()[0].message().find("a delta is missing") != std::string::npos);
+  write(true);
+  follows();
 }

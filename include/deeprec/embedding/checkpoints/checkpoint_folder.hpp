@@ -29,6 +29,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/checkpoints/checkpoint_cut.hpp>
 #include <deeprec/embedding/checkpoints/checkpoint_options.hpp>
+#include <deeprec/embedding/checkpoints/detail/checkpoint_list.hpp>
 #include <deeprec/embedding/checkpoints/detail/checkpoint_table.hpp>
 #include <deeprec/embedding/checkpoints/detail/folder_state.hpp>
 #include <deeprec/embedding/checkpoints/detail/growing_checkpoint.hpp>
@@ -73,8 +74,7 @@ class checkpoint_folder {
   /// Dense values: copied at each cut, and whole in each file.
   status add(named_table table) {
     if (const status s = may_change(table.name); !s) return s;
-    if (!detail::check_tables(std::span<const named_table>(&table, 1)))
-      return {errc::invalid_value, "checkpoint_folder::add: rows and sizes must fit together"};
+    if (const status s = detail::dense_fault(table); !s) return s;
     state_.tables.push_back(
         std::make_unique<detail::dense_checkpoint>(std::move(table), state_.options.memory));
     return {};
@@ -127,8 +127,9 @@ class checkpoint_folder {
     if (state_.is_running)
       return status(errc::would_block,
                     "checkpoint_folder::restore: the cut before must be written or destroyed first");
-    auto read = detail::on_file(state_.path, "checkpoint_folder::restore",
-                                [&] { return detail::restore_tables(state_.path, state_.tables, options); });
+    auto read = detail::on_file(state_.path, "checkpoint_folder::restore", [&] {
+      return detail::restore_tables({state_.path, state_.tables, options});
+    });
     if (!read || !read.value()) return read;
     state_.at = read.value()->at;
     for (const auto& table : state_.tables) table->forget_changes();
@@ -147,12 +148,7 @@ class checkpoint_folder {
     if (state_.is_running)
       return {errc::invalid_value,
               "checkpoint_folder::add: the cut before must be written or destroyed first"};
-    if (name.empty()) return {errc::invalid_value, "checkpoint_folder::add: a table must have a name"};
-    for (const auto& table : state_.tables) {
-      if (table->name() == name)
-        return {errc::invalid_value, "checkpoint_folder::add: names of tables must differ"};
-    }
-    return {};
+    return detail::name_fault(state_.tables, name);
   }
 
   detail::folder_state state_;

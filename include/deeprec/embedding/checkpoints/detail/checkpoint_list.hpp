@@ -14,6 +14,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/embedding/checkpoints/checkpoint_options.hpp>
 #include <deeprec/embedding/checkpoints/detail/checkpoint_table.hpp>
 #include <deeprec/embedding/checkpoints/detail/folder_files.hpp>
@@ -26,6 +27,20 @@ inline constexpr std::string_view checkpoint_chain = "checkpoint, chain";
 inline constexpr std::string_view checkpoint_from = "checkpoint, from";
 inline constexpr std::string_view checkpoint_to = "checkpoint, to";
 inline constexpr std::string_view checkpoint_prefix = "checkpoint, ";
+
+/// What is wrong with the name of a table beside others.
+inline status name_fault(std::span<const std::unique_ptr<checkpoint_table>> tables, std::string_view name) {
+  if (name.empty()) return {errc::invalid_value, "checkpoints: a table must have a name"};
+  for (const auto& table : tables) {
+    if (table->name() == name) return {errc::invalid_value, "checkpoints: names of tables must differ"};
+  }
+  return {};
+}
+/// What is wrong with a dense table.
+inline status dense_fault(const named_table& table) {
+  if (check_tables(std::span<const named_table>(&table, 1))) return {};
+  return {errc::invalid_value, "checkpoints: rows and sizes of a dense table must fit together"};
+}
 
 /// Which link of which chain a file is. A full file has from = 0.
 struct checkpoint_link {

@@ -27,62 +27,59 @@ inline bool is_of_file(const fault& why) noexcept {
   return why.code() == errc::io_error || why.code() == errc::invalid_value;
 }
 
-/// Applies the deltas of a chain that follow a position, until one is missing or not whole: why it is not. The
-/// state of the last one.
-class chain_reader {
- public:
-  chain_reader(const std::string& folder, std::span<const std::unique_ptr<checkpoint_table>> tables,
-               const apply_options& options)
-      : folder_(folder), tables_(tables), options_(options) {}
-
-  /// @param at moves with each delta
-  result<void> follow(std::span<const folder_file> files, checkpoint_position& at,
-                      std::optional<training_state>& state, std::vector<fault>& passed_over) const {
-    for (const folder_file& file : files) {
-      if (file.is_full || file.number <= at.number) continue;
-      const std::string path = folder_ + '/' + file.name();
-      checked_file delta(options_.memory);
-      const auto link = delta.open(path);
-      if (link && link.value().chain != at.chain) continue;
-      result<void> checked = link ? check_link(link.value(), at) : result<void>(link.fault());
-      if (checked) checked = delta.check(tables_, options_);
-      if (!checked) {
-        fault why = fault(checked.fault()).in_file(path);
-        if (!is_of_file(why)) return why;
-        passed_over.push_back(std::move(why));
-        return {};
-      }
-      auto applied = delta.apply();
-      if (!applied) return fault(applied.fault()).in_file(path);
-      state = std::move(applied).value();
-      at.number = link.value().to;
-    }
-    return {};
-  }
-
- private:
-  const std::string& folder_;
-  std::span<const std::unique_ptr<checkpoint_table>> tables_;
-  const apply_options& options_;
+/// Which tables files of a folder go to.
+struct checkpoint_source {
+  const std::string& folder;
+  std::span<const std::unique_ptr<checkpoint_table>> tables;
+  const apply_options& options;
 };
 
-/// The newest full file that is whole, and its deltas; nothing where the folder has no file.
-inline result<std::optional<restored_checkpoint>> restore_tables(
-    const std::string& folder, std::span<const std::unique_ptr<checkpoint_table>> tables,
-    const apply_options& options) {
-  const auto listed = list_folder(folder);
+/// Applies the deltas of a chain that follow a position, until one is missing or not whole.
+///
+/// @param at    moves with each delta
+/// @param state becomes that of the last one
+inline result<void> follow_chain(const checkpoint_source& from, std::span<const folder_file> files,
+                                 checkpoint_position& at, std::optional<training_state>& state,
+                                 std::vector<fault>& passed_over) {
+  for (const folder_file& file : files) {
+    if (file.is_full || file.number <= at.number) continue;
+    const std::string path = from.folder + '/' + file.name();
+    checked_file delta(from.options.memory);
+    const auto link = delta.open(path);
+    if (link && link.value().chain != at.chain) continue;
+    result<void> checked = link ? check_link(link.value(), at) : result<void>(link.fault());
+    if (checked) checked = delta.check(from.tables, from.options);
+    if (!checked) {
+      fault why = fault(checked.fault()).in_file(path);
+      if (!is_of_file(why)) return why;
+      passed_over.push_back(std::move(why));
+      return {};
+    }
+    auto applied = delta.apply();
+    if (!applied) return fault(applied.fault()).in_file(path);
+    state = std::move(applied).value();
+    at.number = link.value().to;
+  }
+  return {};
+}
+
+/// The newest full file that is whole and has a larger number than `after`, and its deltas; nothing where the
+/// folder has no such file.
+inline result<std::optional<restored_checkpoint>> restore_tables(const checkpoint_source& from,
+                                                                 std::uint64_t after = 0) {
+  const auto listed = list_folder(from.folder);
   if (!listed) return listed.fault();
   const std::vector<folder_file>& files = listed.value();
   if (files.empty()) return std::optional<restored_checkpoint>();
   restored_checkpoint read;
   for (std::size_t i = files.size(); i-- > 0;) {
-    if (!files[i].is_full) continue;
-    const std::string path = folder + '/' + files[i].name();
-    checked_file full(options.memory);
+    if (!files[i].is_full || files[i].number <= after) continue;
+    const std::string path = from.folder + '/' + files[i].name();
+    checked_file full(from.options.memory);
     const auto link = full.open(path);
     result<void> checked = link ? result<void>() : result<void>(link.fault());
     if (checked && !link.value().is_full()) checked = invalid("is a delta, by its numbers");
-    if (checked) checked = full.check(tables, options);
+    if (checked) checked = full.check(from.tables, from.options);
     if (!checked) {
       fault why = fault(checked.fault()).in_file(path);
       if (!is_of_file(why)) return why;
@@ -93,13 +90,14 @@ inline result<std::optional<restored_checkpoint>> restore_tables(
     if (!applied) return fault(applied.fault()).in_file(path);
     std::optional<training_state> state = std::move(applied).value();
     read.at = {link.value().chain, link.value().to};
-    const chain_reader chain(folder, tables, options);
-    if (const auto done = chain.follow(files, read.at, state, read.passed_over); !done) return done.fault();
+    if (const auto done = follow_chain(from, files, read.at, state, read.passed_over); !done)
+      return done.fault();
     read.state = std::move(*state);
     return std::optional<restored_checkpoint>(std::move(read));
   }
   if (!read.passed_over.empty()) return read.passed_over.front();
-  return fault(errc::io_error, "has deltas only, and no full file", folder);
+  if (after > 0) return std::optional<restored_checkpoint>();
+  return fault(errc::io_error, "has deltas only, and no full file", from.folder);
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
