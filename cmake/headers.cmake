@@ -176,6 +176,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/groups/update_features.hpp
     include/deeprec/embedding/growing/admission.hpp
     include/deeprec/embedding/growing/detail/admission_filters.hpp
+    include/deeprec/embedding/growing/detail/byte_list.hpp
     include/deeprec/embedding/growing/detail/distinct_keys.hpp
     include/deeprec/embedding/growing/detail/free_numbers.hpp
     include/deeprec/embedding/growing/detail/growing_state.hpp

@@ -73,7 +73,8 @@ class checkpoint_reader {
         const auto files = detail::list_folder(folder_);
         if (!files) return files.fault();
         std::optional<training_state> state;
-        const auto done = detail::follow_chain({folder_, tables_, options_}, files.value(), at_, state, passed_over_);
+        const auto done =
+            detail::follow_chain({folder_, tables_, options_}, files.value(), at_, state, passed_over_);
         if (state) state_ = std::move(*state);
         if (!done) return done.fault();
       }

@@ -68,7 +68,11 @@ class named_rows {
     take_guard();
     if (const status s = locate(); !s) return s;
     const auto absent = std::find(addresses_.begin(), addresses_.end(), nullptr);
-    if (absent == addresses_.end()) return {};
+    if (absent == addresses_.end()) {
+      if constexpr (requires { source_.before_write(addresses_.data(), index_t{1}); })
+        source_.before_write(addresses_.data(), static_cast<index_t>(addresses_.size()));
+      return {};
+    }
     const auto k = static_cast<std::size_t>(absent - addresses_.begin());
     return {errc::invalid_value,
             "name_rows: the source must admit the keys of the file",

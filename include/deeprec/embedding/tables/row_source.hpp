@@ -11,6 +11,7 @@
 //   insert(keys, n)      admits keys that it does not hold (GrowingRowSource)
 //   insert(ctx, keys, n, addresses)   the same, where rows never move (StableGrowingRowSource)
 //   before_step(rows, occurrences, n) what update calls before it steps rows (ObservedRowSource)
+//   before_write(rows, n)  what files call before they fill rows
 //   hold(rows, n)        an object during whose lifetime these rows are not erased (EvictingRowSource)
 //   row_number(row), row_numbers()    numbers of rows, by which updates sort (NumberedRowSource)
 //   default_row()        the row that is read for an absent key, and never trained

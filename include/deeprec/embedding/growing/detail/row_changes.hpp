@@ -24,6 +24,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/growing/detail/byte_list.hpp>
 #include <deeprec/embedding/growing/detail/row_claim.hpp>
 #include <deeprec/embedding/growing/detail/row_record.hpp>
 #include <deeprec/embedding/growing/detail/row_store.hpp>
@@ -36,6 +37,7 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 class row_changes {
   using claim = row_claim<std_atomics, row_facts::copying>;
   static constexpr index_t batch = 128;
+  static constexpr index_t ahead = 8;
 
  public:
   /// @param memory      of logs and copies; thread-safe
@@ -45,6 +47,7 @@ class row_changes {
       : rows_(&rows),
         record_(record),
         budget_(static_cast<std::size_t>(copy_budget)),
+        memory_(memory),
         intervals_{interval(memory), interval(memory)},
         copies_(memory),
         drained_(memory) {}
@@ -132,22 +135,23 @@ class row_changes {
       put_until_now += n;
       if (n > 0 && put_until_now <= expected_) put(records, n);
     };
-    std::pmr::vector<std::byte> piece(copies_.get_allocator());
-    piece.resize(static_cast<std::size_t>(batch) * record_.bytes());
+    byte_list piece(memory_);
+    std::byte* const records = piece.append(static_cast<std::size_t>(batch) * record_.bytes());
     is_saving_.store(true, std::memory_order_release);
     status done;
     each_batch([&](const std::uint32_t* numbers, index_t n) {
       drain(put_some);
       index_t held = 0;
       for (index_t i = 0; i < n; ++i) {
+        if (!whole_ && i + ahead < n) fetch(rows_->address(numbers[i + ahead]));
         row_facts& facts = rows_->facts(numbers[i]);
         claim::wait(facts.rest);  // or else its copy may come after the last drain
         if (!claim::take(facts.rest, cut_)) continue;
         record_.pack(facts, first_step_, rows_->address(numbers[i]),
-                     piece.data() + static_cast<std::size_t>(held++) * record_.bytes());
+                     records + static_cast<std::size_t>(held++) * record_.bytes());
         claim::settle(facts.rest, cut_);
       }
-      put_some(piece.data(), held);
+      put_some(records, held);
       if (is_stopped()) done = {errc::stopped, "checkpoint: the save must not be stopped (it was)"};
       return done.ok();
     });
@@ -227,6 +231,7 @@ class row_changes {
     };
     bool any = false;
     for (index_t i = 0; i < n; ++i) {
+      if (i + 2 * ahead < n) __builtin_prefetch(&rows_->facts_of(rows[i + 2 * ahead]), 1);
       const std::uint32_t seen = flags_of(i).load(std::memory_order_acquire);
       any = any || cut_.has(seen) || (seen & row_facts::copying) != 0;
     }
@@ -240,22 +245,29 @@ class row_changes {
     for (std::size_t k = 0; k < count; ++k) claim::settle(flags_of(claimed[k]), cut_);
     for (index_t i = 0; i < n; ++i) claim::wait(flags_of(i));  // all of its own are settled by now
   }
+  // Of a row that is copied soon.
+  void fetch(const std::byte* row) const noexcept {
+    __builtin_prefetch(&rows_->facts_of(row), 1);
+    const std::size_t bytes = (std::min)(record_.bytes(), std::size_t{1024});
+    for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+  }
   void copy(const std::byte* const* rows, std::span<const index_t> which) noexcept {
     if (which.empty() || is_dropping_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex_);
-    const std::size_t before = copies_.size();
+    std::byte* to = nullptr;
 #if DEEPREC_EXCEPTIONS
     try {
 #endif
-      copies_.resize(before + which.size() * record_.bytes());
+      to = copies_.append(which.size() * record_.bytes());
 #if DEEPREC_EXCEPTIONS
     } catch (const std::bad_alloc&) {
       is_refused_ = true;  // the cut can't be written any more
       return;
     }
 #endif
-    std::byte* to = copies_.data() + before;
-    for (const index_t i : which) {
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      if (k + ahead < which.size()) fetch(rows[which[k + ahead]]);
+      const index_t i = which[k];
       record_.pack(rows_->facts_of(rows[i]), first_step_, rows[i], to);
       to += record_.bytes();
     }
@@ -309,8 +321,8 @@ class row_changes {
   void drain(const Put& put) {
     {
       const std::lock_guard lock(mutex_);
-      if (copies_.empty()) return;
-      std::swap(copies_, drained_);
+      if (copies_.size() == 0) return;
+      copies_.swap(drained_);
     }
     has_room_.notify_all();
     put(drained_.data(), static_cast<index_t>(drained_.size() / record_.bytes()));
@@ -341,6 +353,7 @@ class row_changes {
   row_store* rows_;
   row_record record_;
   std::size_t budget_;
+  std::pmr::memory_resource* memory_;
   // Written by begin() and forget(), when nothing changes rows.
   cut_flags cut_;
   std::uint32_t parity_ = 0;
@@ -357,9 +370,9 @@ class row_changes {
   std::mutex mutex_;  // of what follows; the one of the table may be held
   std::condition_variable has_room_;
   std::array<interval, 2> intervals_;
-  std::pmr::vector<std::byte> copies_;
+  byte_list copies_;
   bool is_refused_ = false;
-  std::pmr::vector<std::byte> drained_;  // of the saving thread
+  byte_list drained_;  // of the saving thread
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
