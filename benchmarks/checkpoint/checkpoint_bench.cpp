@@ -78,7 +78,8 @@ class model {
  public:
   using table_type = growing_table<f32_rows>;
 
-  explicit model(index_t keys) : table_(width, state_of<adagrad>, row_init::uniform{.seed = 1, .bound = 0.1F}) {
+  explicit model(index_t keys)
+      : table_(width, state_of<adagrad>, row_init::uniform{.seed = 1, .bound = 0.1F}) {
     std::vector<std::uint64_t> some;
     std::vector<const std::byte*> places(1 << 16);
     const context ctx{here_};
@@ -103,7 +104,8 @@ class model {
     const fixed_hotness_view<std::uint64_t> batch(ids_.data(), bags, 1);
     auto resolved = resolve(here_, table_.rows(), batch, combiner::sum, keys::find_or_insert);
     resolved.or_throw();
-    update(here_, resolved.value(), matrix_view<const float>(gradient_.data(), bags, width), adagrad{}).or_throw();
+    update(here_, resolved.value(), matrix_view<const float>(gradient_.data(), bags, width), adagrad{})
+        .or_throw();
   }
 
  private:
@@ -214,7 +216,8 @@ void pace(benchmark::State& state, const std::string& name) {
     if (!is_right(to.path(), *trained)) {
       // Steps went on after the cut: a last file without them.
       saves.take_full({}).or_throw().write().or_throw();
-      if (!is_right(to.path(), *trained)) return state.SkipWithError("wrong answer: other rows were restored");
+      if (!is_right(to.path(), *trained))
+        return state.SkipWithError("wrong answer: other rows were restored");
     }
     f.report(state);
   }
@@ -273,8 +276,8 @@ void delta(benchmark::State& state, const std::string& name) {
       auto taken = saves.take_delta({});
       const index_t bytes = taken.or_throw().write().or_throw();
       const double seconds = clock_now() - start;
-      const auto info = describe_file(to.path() + "/" +
-                                      detail::folder_file{false, saves.position().number}.name());
+      const auto info =
+          describe_file(to.path() + "/" + detail::folder_file{false, saves.position().number}.name());
       const double records = static_cast<double>(info.value().tables.at(0).rows);
       f.add("bytes_of_records", static_cast<double>(bytes) / (records * record_bytes));
       f.add("ns_per_row", seconds * 1e9 / records);

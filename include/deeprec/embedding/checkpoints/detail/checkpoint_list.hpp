@@ -68,9 +68,13 @@ class checked_file {
  public:
   explicit checked_file(std::pmr::memory_resource* memory) : file_(memory) {}
 
-  [[nodiscard]] result<checkpoint_link> open(const std::string& path) {
+  /// @param number that its name has; 0: any
+  [[nodiscard]] result<checkpoint_link> open(const std::string& path, std::uint64_t number = 0) {
     if (const auto done = file_.open(path); !done) return done.fault();
-    return link_of(file_.info());
+    auto link = link_of(file_.info());
+    if (link && number != 0 && link.value().to != number)
+      return invalid("is the file " + std::to_string(link.value().to) + ", and its name has another number");
+    return link;
   }
   /// One pass, which changes nothing.
   [[nodiscard]] result<void> check(std::span<const std::unique_ptr<checkpoint_table>> tables,

@@ -99,8 +99,9 @@ class folder_lock {
   descriptor file_;
 };
 
-/// Removes the chains before the last `kept` full files. What can't be removed stays.
+/// Removes the chains before the last `kept` full files, at least one. What can't be removed stays.
 inline void prune_folder(const std::string& folder, index_t kept) {
+  kept = (std::max)(kept, index_t{1});
   const auto listed = list_folder(folder);
   if (!listed) return;
   const auto& all = listed.value();

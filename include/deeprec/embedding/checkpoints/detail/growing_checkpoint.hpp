@@ -81,7 +81,9 @@ class growing_load final : public table_load {
     };
     if (auto done = entry(names_.records, records_, true); !done) return done;
     if (auto done = entry(names_.erased, erased_, false); !done) return done;
-    if (auto done = entry(names_.candidates, candidates_, false); !done) return done;
+    if (state_.count_to > 1) {
+      if (auto done = entry(names_.candidates, candidates_, false); !done) return done;
+    }
     table_entry filter = names_.filter;
     filter.width = filter.row_bytes = filter_bytes();
     if (filter.width > 0) {
@@ -102,7 +104,10 @@ class growing_load final : public table_load {
     if (auto done = number(", whole", whole); !done) return done;
     rows_ = static_cast<index_t>(rows);
     is_whole_ = whole != 0;
-    if (first_step_ > step_) return invalid("table " + in_quotes(names_.name) + ": its steps don't fit");
+    const index_t records = file.info().tables[static_cast<std::size_t>(records_)].rows;
+    if (first_step_ > step_ || (step_ - first_step_) >> 32 != 0 ||
+        (is_whole_ ? rows_ != records : rows_ < records))
+      return invalid("table " + in_quotes(names_.name) + ": its numbers don't fit together");
     const std::lock_guard lock(state_.mutex);
     if (state_.began) first_step_ = state_.first_step;
     if (!options_.takes && rows_ > state_.options.most_rows) {

@@ -45,7 +45,7 @@ inline result<void> follow_chain(const checkpoint_source& from, std::span<const 
     if (file.is_full || file.number <= at.number) continue;
     const std::string path = from.folder + '/' + file.name();
     checked_file delta(from.options.memory);
-    const auto link = delta.open(path);
+    const auto link = delta.open(path, file.number);
     if (link && link.value().chain != at.chain) continue;
     result<void> checked = link ? check_link(link.value(), at) : result<void>(link.fault());
     if (checked) checked = delta.check(from.tables, from.options);
@@ -76,7 +76,7 @@ inline result<std::optional<restored_checkpoint>> restore_tables(const checkpoin
     if (!files[i].is_full || files[i].number <= after) continue;
     const std::string path = from.folder + '/' + files[i].name();
     checked_file full(from.options.memory);
-    const auto link = full.open(path);
+    const auto link = full.open(path, files[i].number);
     result<void> checked = link ? result<void>() : result<void>(link.fault());
     if (checked && !link.value().is_full()) checked = invalid("is a delta, by its numbers");
     if (checked) checked = full.check(from.tables, from.options);
