@@ -432,6 +432,7 @@ set(DEEPREC_HEADERS
     include/deeprec/schedule/stale_loop.hpp
     include/deeprec/schedule/stale_window.hpp
     include/deeprec/serving.hpp
+    include/deeprec/serving/delta_follower.hpp
     include/deeprec/serving/detail/session_chooser.hpp
     include/deeprec/serving/session_choice.hpp
     include/deeprec/serving/session_group.hpp

@@ -51,7 +51,9 @@ click_log read(const std::string& path) {
 click_log synthetic(index_t rows) {
   click_log log;
   for (index_t row = 0; row < rows; ++row) {
-    const auto bits = [&](std::uint64_t of) { return mix64(static_cast<std::uint64_t>(row) * 0x9e3779b97f4a7c15U + of); };
+    const auto bits = [&](std::uint64_t of) {
+      return mix64(static_cast<std::uint64_t>(row) * 0x9e3779b97f4a7c15U + of);
+    };
     double sum = 0;
     for (std::uint64_t c = 0; c < columns; ++c) {
       const double u = static_cast<double>(bits(c) >> 11) * 0x1p-53;
@@ -59,7 +61,8 @@ click_log synthetic(index_t rows) {
       const double phase = static_cast<double>(log.keys.back() & 1023) / 163;
       sum += std::sin(phase + 4 * static_cast<double>(row) / static_cast<double>(rows));
     }
-    log.labels.push_back(static_cast<double>(bits(99) >> 11) * 0x1p-53 < 1 / (1 + std::exp(-sum)) ? 1.0F : 0.0F);
+    log.labels.push_back(static_cast<double>(bits(99) >> 11) * 0x1p-53 < 1 / (1 + std::exp(-sum)) ? 1.0F
+                                                                                                  : 0.0F);
   }
   return log;
 }
@@ -72,7 +75,8 @@ class model {
 
   table_type& table() { return table_; }
   matrix_view<const float> predict(const click_log& log, index_t step) {
-    lookup(here_, table_.rows(), bags(log, step), combiner::sum, matrix_view<float>(scores_.data(), batch_rows, 1))
+    lookup(here_, table_.rows(), bags(log, step), combiner::sum,
+           matrix_view<float>(scores_.data(), batch_rows, 1))
         .or_throw();
     return {scores_.data(), batch_rows, 1};
   }
@@ -82,8 +86,11 @@ class model {
     rows.or_throw();
     lookup(here_, rows.value(), matrix_view<float>(scores_.data(), batch_rows, 1)).or_throw();
     for (std::size_t i = 0; i < scores_.size(); ++i)
-      slopes_[i] = (1 / (1 + std::exp(-scores_[i])) - log.labels[static_cast<std::size_t>(step * batch_rows) + i]) / batch_rows;
-    update(here_, rows.value(), matrix_view<const float>(slopes_.data(), batch_rows, 1), adagrad{.learning_rate = 0.2F})
+      slopes_[i] =
+          (1 / (1 + std::exp(-scores_[i])) - log.labels[static_cast<std::size_t>(step * batch_rows) + i]) /
+          batch_rows;
+    update(here_, rows.value(), matrix_view<const float>(slopes_.data(), batch_rows, 1),
+           adagrad{.learning_rate = 0.2F})
         .or_throw();
   }
 
