@@ -74,7 +74,8 @@ void apply(benchmark::State& state, const std::string& name) {
     update(here, resolved.or_throw(), matrix_view<const float>(gradient.data(), n, width), sgd{}).or_throw();
   };
   for (index_t from = 0; from < rows; from += 1 << 16)
-    train(std::min<index_t>(1 << 16, rows - from), [&](index_t k) { return key_of(static_cast<std::uint64_t>(from + k)); });
+    train(std::min<index_t>(1 << 16, rows - from),
+          [&](index_t k) { return key_of(static_cast<std::uint64_t>(from + k)); });
   saves.take_full({}).or_throw().write().or_throw();
   if (!files.poll().or_throw()) std::abort();
 
