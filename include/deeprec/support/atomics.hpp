@@ -109,7 +109,6 @@ enum class access : unsigned char {
   root_publish,     ///< a share of the hashes gets a directory
   root_seen,        ///< a reader reads it
   // row_claim (embedding/growing/)
-  row_claim,    ///< a thread takes it upon itself to copy a row of a cut
   row_settle,   ///< the row is copied
   row_settled,  ///< who is going to change the row reads that it is
   // versioned (serving/)
@@ -139,6 +138,7 @@ enum class access : unsigned char {
   window_mark,   ///< the end, the cancel and, under exclusion, the version of a stale_window
   window_seen,
   epoch_guess,   ///< the owner reads its own epoch
+  row_claim,     ///< an exchange: a thread takes it upon itself to copy a row of a cut
   key_write,     ///< a key, before its code
   key_seen,      ///< the comparison
   key_again,     ///< the second look: after the code, the key is still there
