@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <thread>
+#include <vector>
 using namespace deeprec;
 
 int main() {
