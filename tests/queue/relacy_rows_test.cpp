@@ -91,7 +91,7 @@ int main(int count, char** arguments) {
   breaks<row_of_cut<none, 2>>("row of a cut: row_settle", access::row_settle);
   breaks<row_of_cut<none, 2>>("row of a cut: row_settled", access::row_settled);
   breaks<row_of_cut<writes_first, 2>>("row of a cut: written before it is preserved", {},
-                                     rl::test_result_user_assert_failed);
+                                      rl::test_result_user_assert_failed);
   breaks<row_of_cut<no_claim, 2>>("row of a cut: without a claim", {});
   breaks<row_of_cut<erases_first, 4>>("row of a cut: erased before it is preserved", {},
                                       rl::test_result_user_assert_failed);

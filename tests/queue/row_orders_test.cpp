@@ -158,7 +158,8 @@ TEST_CASE("rows: each mistake is caught") {
   const char* const race = "data race";
   const char* const wrong = "not the row of the cut";
   must_be_caught("two claims", {"", explore_case<row_of_cut<no_claim, none, saver, update>>}, race);
-  must_be_caught("settled by a store", {"", explore_case<row_of_cut<settles_by_store, none, saver, update, sweep>>},
+  must_be_caught("settled by a store",
+                 {"", explore_case<row_of_cut<settles_by_store, none, saver, update, sweep>>},
                  "a mark is lost");
   must_be_caught("written before it is preserved",
                  {"", explore_case<row_of_cut<impatient, writes_first, saver, update>>}, race);
