@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,6 +18,7 @@
 
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
 #include <deeprec/embedding/growing/eviction.hpp>
 #include <deeprec/embedding/growing/growing_table.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -27,13 +31,14 @@
 
 namespace deeprec_test {
 
-/// A folder of its own, which is removed.
+/// A folder of its own, which is removed. Its name has a space, an accent and a Chinese character.
 class temporary_folder {
  public:
   temporary_folder() {
     static int count = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("deeprec ckpt " + std::to_string(::getpid()) + " " + std::to_string(count++));
+    path_ =
+        std::filesystem::temp_directory_path() /
+        ("deeprec ckpt \xc3\xa9\xe8\xa1\xa8 " + std::to_string(::getpid()) + " " + std::to_string(count++));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directory(path_);
   }
@@ -60,79 +65,167 @@ class temporary_folder {
   std::filesystem::path path_;
 };
 
-/// What files hold of a table: by keys, not by numbers of rows.
+/// What files hold of a table: by keys, not by numbers of rows. All bytes of rows, gaps too.
+struct keyed_content {
+  struct row {
+    std::vector<std::byte> bytes;
+    std::uint64_t step = 0;
+    std::uint32_t frequency = 0;
+
+    friend bool operator==(const row&, const row&) = default;
+  };
+  std::map<key_type, row> rows;
+  std::map<key_type, std::uint32_t> candidates;
+  std::vector<std::byte> filter;
+  std::uint64_t step = 0;
+
+  friend bool operator==(const keyed_content&, const keyed_content&) = default;
+};
 template <class Format>
-table_content keyed_content(deeprec::growing_table<Format>& table) {
-  table_content now = content_of(table);
-  std::sort(now.rows.begin(), now.rows.end(),
-            [](const row_record& a, const row_record& b) { return a.key < b.key; });
+keyed_content keyed_content_of(deeprec::growing_table<Format>& table) {
+  keyed_content now;
+  auto& state = table.state();
+  const auto stride = static_cast<std::size_t>(table.format().stride_bytes());
+  table.rows().for_each_row([&](key_type key, const std::byte* row) {
+    const deeprec::detail::row_facts& facts = state.rows.facts_of(row);
+    now.rows[key] = {{row, row + stride},
+                     state.first_step + facts.step.load(),
+                     deeprec::detail::row_facts::frequency_of(facts.rest.load())};
+  });
+  table_content others = content_of(table);
+  now.candidates = std::move(others.candidates);
+  now.filter = std::move(others.filter);
+  now.step = table.step();
   return now;
 }
 
+/// Keys among which are those that peers reserve.
+inline key_type key_number(key_type k) {
+  return k < special_keys().size() ? special_keys()[static_cast<std::size_t>(k)] : k * 0x9e3779b97f4a7c15ULL;
+}
+
 /// A growing table with Adagrad, and random calls that change it.
-class trained_table {
+template <class Format>
+class trained {
  public:
   static constexpr index_t width = 5;
-  using table_type = deeprec::growing_table<deeprec::f32_rows>;
+  using table_type = deeprec::growing_table<Format>;
 
-  explicit trained_table(std::uint64_t seed,
-                         const deeprec::growing_options& options = {.granule_bytes = 4096})
+  explicit trained(std::uint64_t seed, const deeprec::growing_options& options = {.granule_bytes = 4096})
       : random_(seed), table_(width, deeprec::state_of<deeprec::adagrad>, first_values, options) {}
 
   table_type& operator*() { return table_; }
   table_type* operator->() { return &table_; }
-  [[nodiscard]] table_content content() { return keyed_content(table_); }
+  [[nodiscard]] keyed_content content() { return keyed_content_of(table_); }
 
   /// One step over random keys below `keys`: rows are inserted and updated.
   void step(key_type keys, index_t size = 40) {
-    table_.begin_step(++step_);
-    std::vector<key_type> ids(static_cast<std::size_t>(size));
-    for (key_type& id : ids) id = draw(keys);
-    train(ids);
+    begin_step();
+    train(draw(keys, size));
   }
-  void train(const std::vector<key_type>& ids) {
+  void begin_step() { table_.begin_step(++step_); }
+  template <class Executor>
+  void train_on(Executor& executor, const std::vector<key_type>& ids) {
     const auto n = static_cast<index_t>(ids.size());
     const deeprec::fixed_hotness_view<key_type> bags(ids.data(), n, 1);
     std::vector<float> gradient(static_cast<std::size_t>(n * width));
     for (float& g : gradient) g = static_cast<float>(random_() % 2001) / 1000.0F - 1;
-    auto rows =
-        deeprec::resolve(here_, table_.rows(), bags, deeprec::combiner::sum, deeprec::keys::find_or_insert);
+    auto rows = deeprec::resolve(executor, table_.rows(), bags,
+                                 deeprec::pooling{deeprec::combiner::sum, deeprec::bounds::skip},
+                                 deeprec::keys::find_or_insert);
     rows.or_throw();
-    deeprec::update(here_, rows.value(), deeprec::matrix_view<const float>(gradient.data(), n, width),
+    deeprec::update(executor, rows.value(), deeprec::matrix_view<const float>(gradient.data(), n, width),
                     deeprec::adagrad{})
         .or_throw();
   }
+  void train(const std::vector<key_type>& ids) { train_on(here_, ids); }
   void erase(const std::vector<key_type>& keys) { table_.erase(here_, keys).or_throw(); }
-  void evict(std::uint64_t steps) {
-    deeprec::evict_rows(here_, table_, deeprec::evict::step_ttl{steps}).or_throw();
+  template <class Policy>
+  void evict_by(const Policy& policy) {
+    deeprec::evict_rows(here_, table_, policy).or_throw();
   }
+  void evict(std::uint64_t steps) { evict_by(deeprec::evict::step_ttl{steps}); }
   /// One of all calls.
   void change(key_type keys) {
     switch (random_() % 8) {
-      case 0: {
-        std::vector<key_type> some(5);
-        for (key_type& key : some) key = draw(keys);
-        return erase(some);
-      }
+      case 0:
+        return erase(draw(keys, 5));
       case 1:
         return evict(3 + random_() % 10);
+      case 2: {
+        const std::vector<key_type> some = draw(keys, 7);  // rows that are never trained
+        return insert(table_, some).or_throw();
+      }
       default:
         return step(keys);
     }
   }
+  void change(key_type keys, int calls) {
+    for (; calls > 0; --calls) change(keys);
+  }
   [[nodiscard]] std::uint64_t steps() const { return step_; }
-
- private:
-  key_type draw(key_type keys) {
-    const key_type k = random_() % keys;
-    return k < special_keys().size() ? special_keys()[static_cast<std::size_t>(k)]
-                                     : k * 0x9e3779b97f4a7c15ULL;
+  /// Steps go on from here.
+  void steps(std::uint64_t now) { step_ = now; }
+  std::vector<key_type> draw(key_type keys, index_t n) {
+    std::vector<key_type> ids(static_cast<std::size_t>(n));
+    for (key_type& id : ids) id = key_number(random_() % keys);
+    return ids;
   }
 
+ private:
   std::mt19937_64 random_;
   deeprec::inline_executor here_;
   table_type table_;
   std::uint64_t step_ = 100;
 };
+using trained_table = trained<deeprec::f32_rows>;
+
+/// Writes a cut; the length of its file.
+inline index_t written(deeprec::result<deeprec::checkpoint_cut> taken) {
+  taken.or_throw();
+  return taken.value().write().or_throw();
+}
+inline deeprec::result<deeprec::checkpoint_cut> take(deeprec::checkpoint_folder& saves, bool full,
+                                                     std::uint64_t step = 1) {
+  const deeprec::training_state state{.step = step, .numbers = {}};
+  return full ? saves.take_full(state) : saves.take_delta(state);
+}
+inline index_t save(deeprec::checkpoint_folder& saves, bool full, std::uint64_t step = 1) {
+  return written(take(saves, full, step));
+}
+
+/// What a folder gives to a table of one name, and where that stands.
+struct read_back {
+  keyed_content content;
+  deeprec::checkpoint_position at;
+  deeprec::training_state state;
+  std::size_t passed_over = 0;
+};
+template <class Format = deeprec::f32_rows, class Prepare = void (*)(deeprec::growing_table<Format>&)>
+read_back restored(
+    const std::string& folder, const std::string& name = "items",
+    const Prepare& prepare = [](deeprec::growing_table<Format>&) {},
+    const deeprec::apply_options& options = {}) {
+  trained<Format> table(1);
+  prepare(*table);
+  deeprec::checkpoint_folder saves(folder);
+  saves.add(name, *table).or_throw();
+  auto read = saves.restore(options).or_throw();
+  if (!read) return {};
+  return {table.content(), read->at, read->state, read->passed_over.size()};
+}
+
+/// The path of a file of a folder.
+inline std::string path_of(const temporary_folder& folder, bool full, std::uint64_t number) {
+  return folder.path() + '/' + deeprec::detail::folder_file{full, number}.name();
+}
+inline std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
 
 }  // namespace deeprec_test

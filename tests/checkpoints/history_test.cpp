@@ -29,8 +29,7 @@ TEST_CASE("checkpoint: a full file and its deltas are the table at the cut") {
       const training_state state{.step = table.steps(), .numbers = {{"rate", 0.5}}};
       auto taken = cut == 0 || random() % 5 == 0 ? saves.take_full(state) : saves.take_delta(state);
       taken.or_throw();
-      const table_content then = table.content();
-      const std::uint64_t step_then = table->step();
+      const keyed_content then = table.content();
       for (int calls = static_cast<int>(random() % 4); calls > 0; --calls) table.change(300);
       taken.value().write().or_throw();
       for (int calls = static_cast<int>(random() % 4); calls > 0; --calls) table.change(300);
@@ -44,7 +43,6 @@ TEST_CASE("checkpoint: a full file and its deltas are the table at the cut") {
       CHECK(read.value()->state == state);
       CHECK(read.value()->at == saves.position());
       CHECK(read.value()->passed_over.empty());
-      CHECK(other->step() == step_then);
       REQUIRE(other.content() == then);
     }
   }
