@@ -42,12 +42,17 @@ result<checkpoint_cut> take_cut(folder_state& folder, const training_state& stat
 class checkpoint_cut {
  public:
   checkpoint_cut(checkpoint_cut&& other) noexcept
-      : folder_(std::exchange(other.folder_, nullptr)), link_(other.link_), state_(std::move(other.state_)) {}
+      : folder_(std::exchange(other.folder_, nullptr)),
+        link_(other.link_),
+        state_(std::move(other.state_)),
+        path_(std::move(other.path_)) {}
   checkpoint_cut& operator=(checkpoint_cut&&) = delete;
   ~checkpoint_cut() { end(false); }
 
   /// The number of its file.
   [[nodiscard]] std::uint64_t number() const noexcept { return link_.to; }
+  /// That of its file.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
   /// Whether it has not been written.
   [[nodiscard]] bool is_running() const noexcept { return folder_ != nullptr; }
 
@@ -64,8 +69,7 @@ class checkpoint_cut {
     if (folder_ == nullptr)
       return status(errc::invalid_value, "checkpoint_cut::write: a cut must be written once only");
     detail::folder_state& folder = *folder_;
-    const std::string path = folder.path + '/' + detail::folder_file{link_.is_full(), link_.to}.name();
-    auto done = detail::on_file(path, "checkpoint_cut::write", [&] { return write_file(path, stop); });
+    auto done = detail::on_file(path_, "checkpoint_cut::write", [&] { return write_file(stop); });
     if (done && link_.is_full()) detail::prune_folder(folder.path, folder.options.kept_chains);
     end(done.ok());
     return done;
@@ -74,10 +78,11 @@ class checkpoint_cut {
  private:
   friend result<checkpoint_cut> detail::take_cut(detail::folder_state& folder, const training_state& state,
                                                  bool full);
-  checkpoint_cut(detail::folder_state& folder, const detail::checkpoint_link& link, training_state state)
-      : folder_(&folder), link_(link), state_(std::move(state)) {}
+  checkpoint_cut(detail::folder_state& folder, const detail::checkpoint_link& link, training_state state,
+                 std::string path) noexcept
+      : folder_(&folder), link_(link), state_(std::move(state)), path_(std::move(path)) {}
 
-  result<index_t> write_file(const std::string& path, const std::stop_token* stop) {
+  result<index_t> write_file(const std::stop_token* stop) {
     std::vector<const_named_table> tables;
     training_state state = state_;
     const auto number = [&](std::string_view name, std::uint64_t value) {
@@ -90,7 +95,7 @@ class checkpoint_cut {
     detail::folder_lock lock;
     if (const auto done = lock.take(folder_->path); !done) return done.fault();
     table_file_writer file(folder_->options.memory);
-    if (const auto done = file.open(path, tables, state, folder_->options.block_bytes); !done)
+    if (const auto done = file.open(path_, tables, state, folder_->options.block_bytes); !done)
       return done.fault();
     for (const auto& table : folder_->tables) {
       if (const auto done = table->write(file, stop); !done) return done.fault();
@@ -111,6 +116,7 @@ class checkpoint_cut {
   detail::folder_state* folder_;
   detail::checkpoint_link link_;
   training_state state_;
+  std::string path_;
 };
 
 namespace detail {
@@ -147,10 +153,11 @@ inline result<checkpoint_cut> take_cut(folder_state& folder, const training_stat
     }
     for (const auto& table : folder.tables) table->copy(full);
     training_state kept = state;
+    std::string path = folder.path + '/' + folder_file{full, link.to}.name();
     for (const auto& table : folder.tables) table->begin(full);
     folder.is_running.store(true, std::memory_order_release);
     folder.last_number = link.to;
-    return checkpoint_cut(folder, link, std::move(kept));
+    return checkpoint_cut(folder, link, std::move(kept), std::move(path));
   });
 }
 
