@@ -109,9 +109,11 @@ enum class access : unsigned char {
   root_publish,     ///< a share of the hashes gets a directory
   root_seen,        ///< a reader reads it
   // row_claim (embedding/growing/)
-  row_claim,    ///< a thread takes it upon itself to copy a row of a cut
   row_settle,   ///< the row is copied
   row_settled,  ///< who is going to change the row reads that it is
+  // versioned (serving/)
+  model_publish,  ///< a version becomes the current one
+  model_seen,     ///< a reader reads which one is
 
   // Relaxed: what they read is confirmed by one of those above, or by an exchange.
   position,    ///< reads of a position
@@ -136,10 +138,12 @@ enum class access : unsigned char {
   window_mark,   ///< the end, the cancel and, under exclusion, the version of a stale_window
   window_seen,
   epoch_guess,   ///< the owner reads its own epoch
+  row_claim,     ///< an exchange: a thread takes it upon itself to copy a row of a cut
   key_write,     ///< a key, before its code
   key_seen,      ///< the comparison
   key_again,     ///< the second look: after the code, the key is still there
   passed_count,  ///< how many keys went on from a bucket
+  session_turn,  ///< the number of a request at a session_group
   statistic,     ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
 

@@ -1,6 +1,8 @@
 // The state of tables at one moment, to be written while they change.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -64,7 +66,8 @@ class checkpoint_cut {
   /// @cost    O(bytes); for deltas O(rows that changed)
   /// @threads one thread, beside training
   /// @error   io_error · stopped · out_of_memory, also where memory for copies of rows was refused · invalid_value:
-  ///          rows were updated while the cut was taken, or it was written before
+  ///          rows were updated while the cut was taken, it was written before, or another saver has written to
+  ///          the folder: a full file has to be next
   result<index_t> write(const std::stop_token* stop = nullptr) {
     if (folder_ == nullptr)
       return status(errc::invalid_value, "checkpoint_cut::write: a cut must be written once only");
@@ -94,13 +97,26 @@ class checkpoint_cut {
     for (const auto& table : folder_->tables) table->describe(tables, state.numbers);
     detail::folder_lock lock;
     if (const auto done = lock.take(folder_->path); !done) return done.fault();
+    if (const auto done = check_newest(); !done) return done.fault();
     table_file_writer file(folder_->options.memory);
     if (const auto done = file.open(path_, tables, state, folder_->options.block_bytes); !done)
       return done.fault();
     for (const auto& table : folder_->tables) {
       if (const auto done = table->write(file, stop); !done) return done.fault();
     }
-    return file.finish();
+    auto done = file.finish();
+    if (!done) ::unlink(path_.c_str());  // it may have its name already: it is not part of the chain
+    return done;
+  }
+  // A file that another saver wrote is not overwritten, and not continued by changes since an older one.
+  result<void> check_newest() {
+    const auto files = detail::list_folder(folder_->path);
+    if (!files) return files.fault();
+    const std::uint64_t newest = files.value().empty() ? 0 : files.value().back().number;
+    if (newest < (link_.is_full() ? link_.to : link_.from + 1)) return {};
+    folder_->last_number = (std::max)(folder_->last_number, newest);
+    return detail::invalid("the folder has the file " + std::to_string(newest) + ", which this one, " +
+                           std::to_string(link_.to) + ", does not know of: a full file must be next");
   }
   void end(bool was_written) noexcept {
     if (folder_ == nullptr) return;
@@ -130,7 +146,8 @@ inline result<checkpoint_cut> take_cut(folder_state& folder, const training_stat
     if (!full && folder.at.chain == 0)
       return status(
           errc::invalid_value,
-          "checkpoint_folder::take_delta: a full file must come before (none was written or restored)");
+          "checkpoint_folder::take_delta: a full file must come before (none of these tables was written or "
+          "restored)");
     for (const named_number& number : state.numbers) {
       if (std::string_view(number.name).starts_with(checkpoint_prefix))
         return invalid("number " + in_quotes(number.name) +

@@ -56,12 +56,12 @@ class checkpoint_folder {
   checkpoint_folder(const checkpoint_folder&) = delete;
   checkpoint_folder& operator=(const checkpoint_folder&) = delete;
 
-  /// A table whose changes are followed from now on. The next delta has all of it.
+  /// A table whose changes are followed from now on. The next cut has to be a full one.
   ///
   /// @cost    O(rows)
   /// @threads exclusive
-  /// @error   invalid_value: no name, a name that another table has, a table that is followed already, and
-  ///          while a cut exists
+  /// @error   invalid_value: no name, a name that another table has or one of its tables in files, a table
+  ///          that is followed already, options that can't be, and while a cut exists
   template <RowFormat Format>
   status add(std::string name, growing_table<Format>& table) {
     if (table.state().changes != nullptr)
@@ -69,6 +69,7 @@ class checkpoint_folder {
     if (const status s = may_change(name); !s) return s;
     state_.tables.push_back(
         std::make_unique<detail::growing_checkpoint<Format>>(std::move(name), table, state_.options));
+    end_chain();
     return {};
   }
   /// Dense values: copied at each cut, and whole in each file.
@@ -77,9 +78,10 @@ class checkpoint_folder {
     if (const status s = detail::dense_fault(table); !s) return s;
     state_.tables.push_back(
         std::make_unique<detail::dense_checkpoint>(std::move(table), state_.options.memory));
+    end_chain();
     return {};
   }
-  /// The files that follow don't have the table.
+  /// The files that follow don't have the table. The next cut has to be a full one.
   ///
   /// @error   invalid_value: no table of this name, and while a cut exists
   status remove(std::string_view name) {
@@ -92,6 +94,7 @@ class checkpoint_folder {
       return {errc::invalid_value,
               "checkpoint_folder::remove: the name must be that of a table (none has it)"};
     state_.tables.erase(found);
+    end_chain();
     return {};
   }
 
@@ -109,16 +112,19 @@ class checkpoint_folder {
   }
   /// The same, of which a delta is written: what changed since the cut that was written last.
   ///
-  /// @error   as take_full, and invalid_value where no full file was written or restored
+  /// @error   as take_full, and invalid_value where no full file was written or restored since tables were
+  ///          added or removed
   result<checkpoint_cut> take_delta(const training_state& state) {
     return detail::take_cut(state_, state, false);
   }
 
   /// Fills the tables from the newest full file that is whole, and its deltas as far as they are whole.
-  /// Rows of other keys are erased. Nothing where the folder has no file.
+  /// Rows of other keys are erased, and the tables' steps are those of the file. Nothing where the folder has
+  /// no file. A delta can follow where no newer file was passed over and all keys were taken.
   ///
   /// @pre     no cut exists; nothing else inserts into or updates the tables
-  /// @post    after a fault other than out_of_memory the tables are unchanged, unless a file changed meanwhile
+  /// @post    after a fault of a full file the tables are unchanged; after one of a delta, and where a file
+  ///          changed meanwhile, they are those of the files before; after out_of_memory rows are of two files
   /// @cost    two passes over each file
   /// @threads beside finds, for growing tables
   /// @error   io_error: no full file is whole (the fault of the newest) · shape_mismatch, unsupported: the
@@ -131,12 +137,13 @@ class checkpoint_folder {
       return detail::restore_tables({state_.path, state_.tables, options});
     });
     if (!read || !read.value()) return read;
-    state_.at = read.value()->at;
+    const bool is_newest = read.value()->passed_over.empty() && !options.takes;
+    state_.at = is_newest ? read.value()->at : checkpoint_position{};
     for (const auto& table : state_.tables) table->forget_changes();
     return read;
   }
 
-  /// What the next delta continues.
+  /// What the next delta continues; chain 0 where the next cut has to be a full one.
   [[nodiscard]] checkpoint_position position() const {
     const std::lock_guard lock(state_.mutex);
     return state_.at;
@@ -145,11 +152,17 @@ class checkpoint_folder {
 
  private:
   status may_change(const std::string& name) const {
+    const checkpoint_options& options = state_.options;
+    if (options.copy_budget < 1 || options.block_bytes < 1 || options.memory == nullptr)
+      return {errc::invalid_value,
+              "checkpoint_folder::add: copy_budget and block_bytes must be at least 1, and memory not null"};
     if (state_.is_running)
       return {errc::invalid_value,
               "checkpoint_folder::add: the cut before must be written or destroyed first"};
     return detail::name_fault(state_.tables, name);
   }
+  // Files of one chain have the same tables.
+  void end_chain() noexcept { state_.at = {}; }
 
   detail::folder_state state_;
 };

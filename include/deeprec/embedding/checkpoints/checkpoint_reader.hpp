@@ -69,9 +69,9 @@ class checkpoint_reader {
     return detail::on_file(folder_, "checkpoint_reader::poll", [&]() -> result<bool> {
       passed_over_.clear();
       const checkpoint_position before = at_;
+      const auto files = detail::list_folder(folder_);
+      if (!files) return files.fault();
       if (at_.chain != 0) {
-        const auto files = detail::list_folder(folder_);
-        if (!files) return files.fault();
         std::optional<training_state> state;
         const auto done =
             detail::follow_chain({folder_, tables_, options_}, files.value(), at_, state, passed_over_);

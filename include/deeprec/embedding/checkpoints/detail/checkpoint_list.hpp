@@ -23,16 +23,18 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-inline constexpr std::string_view checkpoint_chain = "checkpoint, chain";
-inline constexpr std::string_view checkpoint_from = "checkpoint, from";
-inline constexpr std::string_view checkpoint_to = "checkpoint, to";
-inline constexpr std::string_view checkpoint_prefix = "checkpoint, ";
-
 /// What is wrong with the name of a table beside others.
 inline status name_fault(std::span<const std::unique_ptr<checkpoint_table>> tables, std::string_view name) {
   if (name.empty()) return {errc::invalid_value, "checkpoints: a table must have a name"};
+  const auto is_part = [](std::string_view part, std::string_view whole) {
+    if (!part.starts_with(whole)) return false;
+    part.remove_prefix(whole.size());
+    return part.empty() || part == ", records" || part == ", erased" || part == ", candidates" ||
+           part == ", filter";
+  };
   for (const auto& table : tables) {
-    if (table->name() == name) return {errc::invalid_value, "checkpoints: names of tables must differ"};
+    if (is_part(name, table->name()) || is_part(table->name(), name))
+      return {errc::invalid_value, "checkpoints: names of tables, and of their parts in files, must differ"};
   }
   return {};
 }
@@ -54,7 +56,7 @@ inline result<checkpoint_link> link_of(const table_file_info& info) {
   for (const auto& [name, value] :
        {std::pair(checkpoint_chain, &link.chain), std::pair(checkpoint_from, &link.from),
         std::pair(checkpoint_to, &link.to)}) {
-    const auto number = info.state.whole(name);
+    const auto number = own_number(info.state, name);
     if (!number) return invalid("no checkpoint: has no number \"" + std::string(name) + '"');
     *value = static_cast<std::uint64_t>(*number);
   }
@@ -97,20 +99,11 @@ class checked_file {
       if (const auto done = load->end(); !done) return done.fault();
     }
     training_state state = file_.info().state;
-    std::erase_if(state.numbers, [&](const named_number& number) { return is_own(number.name); });
+    state.numbers.resize(state.numbers.size() - own_numbers(state).size());
     return state;
   }
 
  private:
-  // Numbers of tables follow those of the checkpoint, which follow the caller's.
-  [[nodiscard]] bool is_own(std::string_view name) const {
-    const auto& all = file_.info().state.numbers;
-    const auto first = std::find_if(all.begin(), all.end(), [](const named_number& number) {
-      return std::string_view(number.name).starts_with(checkpoint_prefix);
-    });
-    return std::any_of(first, all.end(), [&](const named_number& number) { return number.name == name; });
-  }
-
   table_file_reader file_;
   std::vector<std::unique_ptr<table_load>> loads_;
 };
@@ -119,11 +112,10 @@ class checked_file {
 inline result<void> check_link(const checkpoint_link& link, const checkpoint_position& at) {
   if (link.is_full()) return invalid("is a full file, and not a delta");
   if (link.chain != at.chain) return invalid("is a delta of another full file");
-  if (link.from > at.number) {
-    return invalid("is the delta from " + std::to_string(link.from) + " to " + std::to_string(link.to) +
-                   ", and the table is at " + std::to_string(at.number) + ": a delta is missing");
-  }
-  return {};
+  if (link.from == at.number) return {};
+  return invalid("is the delta from " + std::to_string(link.from) + " to " + std::to_string(link.to) +
+                 ", and the table is at " + std::to_string(at.number) +
+                 (link.from > at.number ? ": a delta is missing" : ": it continues an older state"));
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

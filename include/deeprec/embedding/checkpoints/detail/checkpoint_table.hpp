@@ -7,14 +7,20 @@
 //          numbers            NAME, step · NAME, first step · NAME, rows · NAME, whole
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -27,6 +33,26 @@
 #include <deeprec/support/file_faults.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+inline constexpr std::string_view checkpoint_chain = "checkpoint, chain";
+inline constexpr std::string_view checkpoint_from = "checkpoint, from";
+inline constexpr std::string_view checkpoint_to = "checkpoint, to";
+inline constexpr std::string_view checkpoint_prefix = "checkpoint, ";
+
+/// The numbers of a file that are not the caller's: those of the checkpoint, and then those of tables.
+inline std::span<const named_number> own_numbers(const training_state& state) {
+  const auto first = std::find_if(state.numbers.begin(), state.numbers.end(), [](const named_number& number) {
+    return std::string_view(number.name).starts_with(checkpoint_prefix);
+  });
+  return {first, state.numbers.end()};
+}
+inline std::optional<index_t> own_number(const training_state& state, std::string_view name) {
+  for (const named_number& number : own_numbers(state)) {
+    const index_t* const whole = std::get_if<index_t>(&number.value);
+    if (number.name == name && whole != nullptr) return *whole;
+  }
+  return std::nullopt;
+}
 
 /// A table and a file that it takes: checked in one pass, then applied in another.
 class table_load {
@@ -51,8 +77,6 @@ class checkpoint_table {
   virtual ~checkpoint_table() = default;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// The address of what it stands for.
-  [[nodiscard]] virtual const void* identity() const noexcept = 0;
 
   // --- to write; of one cut at a time -------------------------------------------------------------------
 
@@ -86,7 +110,6 @@ class dense_checkpoint final : public checkpoint_table {
   dense_checkpoint(named_table table, std::pmr::memory_resource* memory)
       : checkpoint_table(table.name), table_(std::move(table)), copied_(memory) {}
 
-  [[nodiscard]] const void* identity() const noexcept override { return table_.data; }
   std::mutex* mutex() noexcept override { return nullptr; }
   void copy(bool) override {
     std::uint64_t length = 0;

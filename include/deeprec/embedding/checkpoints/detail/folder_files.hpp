@@ -45,7 +45,8 @@ inline bool parse_file_name(std::string_view name, folder_file& file) noexcept {
   name.remove_suffix(end.size());
   if (name.size() < 12) return false;
   const auto read = std::from_chars(name.data(), name.data() + name.size(), file.number);
-  return read.ec == std::errc() && read.ptr == name.data() + name.size();
+  constexpr std::uint64_t most = std::uint64_t{1} << 62;  // files store it as a signed number
+  return read.ec == std::errc() && read.ptr == name.data() + name.size() && file.number < most;
 }
 
 /// All files, by their numbers. A folder that does not exist has none.
@@ -84,8 +85,14 @@ inline result<std::vector<folder_file>> list_folder(const std::string& path) {
 class folder_lock {
  public:
   [[nodiscard]] result<void> take(const std::string& folder) {
-    if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
+    if (::mkdir(folder.c_str(), 0777) == 0) {
+      const descriptor made = open_at(AT_FDCWD, folder.c_str(), O_RDONLY | O_DIRECTORY);
+      const descriptor above = open_at(made.get(), "..", O_RDONLY | O_DIRECTORY);
+      if (::fsync(above.get()) != 0 && errno != EINVAL)
+        return system_fault("cannot bring the new folder to the disk").in_file(folder);
+    } else if (errno != EEXIST) {
       return system_fault("cannot make the folder").in_file(folder);
+    }
     const std::string path = folder + "/checkpoint.lock";
     file_ = open_at(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (!file_.open()) return system_fault("cannot open").in_file(path);

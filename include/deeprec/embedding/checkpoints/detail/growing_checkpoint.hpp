@@ -88,11 +88,13 @@ class growing_load final : public table_load {
     filter.width = filter.row_bytes = filter_bytes();
     if (filter.width > 0) {
       if (auto done = entry(filter, filter_, false); !done) return done;
+      if (filter_ >= 0 && file.info().tables[static_cast<std::size_t>(filter_)].rows != 1)
+        return invalid("table " + in_quotes(filter.name) + ": must have one row");
     }
     if (erased_ >= 0 && erased_ < records_) return out_of_order();
     const training_state& numbers = file.info().state;
     const auto number = [&](const char* what, std::uint64_t& value) -> result<void> {
-      const auto found = numbers.whole(names_.name + what);
+      const auto found = own_number(numbers, names_.name + what);
       if (!found) return invalid("table " + in_quotes(names_.name) + ": has no number" + what);
       value = static_cast<std::uint64_t>(*found);
       return {};
@@ -110,6 +112,10 @@ class growing_load final : public table_load {
       return invalid("table " + in_quotes(names_.name) + ": its numbers don't fit together");
     const std::lock_guard lock(state_.mutex);
     if (state_.began) first_step_ = state_.first_step;
+    if (first_step_ <= step_ && (step_ - first_step_) >> 32 != 0) {
+      return misfit("table " + in_quotes(names_.name) + ": is at step " + std::to_string(step_) +
+                    " in the file, more than 2^32 after the first one here, " + std::to_string(first_step_));
+    }
     if (!options_.takes && rows_ > state_.options.most_rows) {
       return misfit("table " + in_quotes(names_.name) + ": has " + std::to_string(rows_) +
                     " rows in the file, and most_rows is " + std::to_string(state_.options.most_rows));
@@ -120,6 +126,11 @@ class growing_load final : public table_load {
   void check(std::span<table_section> sections) override {
     section(sections, records_) = {
         record_.bytes(), [this](const std::byte* records, index_t n) { return check_records(records, n); }};
+    if (candidates_ >= 0) {
+      section(sections, candidates_) = {sizeof(candidate_record), [this](const std::byte* all, index_t n) {
+                                          return check_candidates(all, n);
+                                        }};
+    }
   }
   void apply(std::span<table_section> sections) override {
     begin();
@@ -149,6 +160,9 @@ class growing_load final : public table_load {
   result<void> end() override {
     if (is_whole_) replacement_.erase_others();
     const std::lock_guard lock(state_.mutex);
+    if (is_whole_ && step_ >= state_.first_step) {  // no row is of a later step
+      state_.step.store(static_cast<std::uint32_t>(step_ - state_.first_step), std::memory_order_relaxed);
+    }
     if (options_.takes || state_.rows.rows() == rows_) return {};
     return invalid("table " + in_quotes(names_.name) + ": has " + std::to_string(state_.rows.rows()) +
                    " rows now and " + std::to_string(rows_) +
@@ -174,6 +188,16 @@ class growing_load final : public table_load {
       if (head.step > step_) return bad("its step is after that of the file");
       if (head.step < first_step_) return bad("its step is before the first one of the table");
       if (head.frequency > row_facts::most_frequency || head.zero != 0) return bad("its frequency can't be");
+    }
+    return {};
+  }
+  result<void> check_candidates(const std::byte* bytes, index_t n) const {
+    for (index_t k = 0; k < n; ++k, bytes += sizeof(candidate_record)) {
+      candidate_record one{};
+      std::memcpy(&one, bytes, sizeof(one));
+      if (one.count < 1 || one.count > filters::counter::most)
+        return invalid("table " + in_quotes(names_.name) + ": key " + std::to_string(one.key) +
+                       ": its count of occurrences can't be");
     }
     return {};
   }
@@ -212,8 +236,6 @@ class growing_load final : public table_load {
     for (index_t k = 0; k < n; ++k, bytes += sizeof(candidate_record)) {
       candidate_record one{};
       std::memcpy(&one, bytes, sizeof(one));
-      if (one.count < 1 || one.count > filters::counter::most)
-        return invalid("table " + in_quotes(names_.name) + ": a count of occurrences can't be");
       if (!takes(one.key)) continue;
       keys.push_back(one.key);
       codes.push_back(first_candidate + static_cast<std::uint32_t>(one.count));
@@ -254,7 +276,6 @@ class growing_checkpoint final : public checkpoint_table {
     state_.changes = nullptr;
   }
 
-  [[nodiscard]] const void* identity() const noexcept override { return &state_; }
   std::mutex* mutex() noexcept override { return &state_.mutex; }
   void copy(bool full) override {
     candidates_.clear();

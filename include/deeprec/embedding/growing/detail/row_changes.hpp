@@ -145,8 +145,10 @@ class row_changes {
       for (index_t i = 0; i < n; ++i) {
         if (!whole_ && i + ahead < n) fetch(rows_->address(numbers[i + ahead]));
         row_facts& facts = rows_->facts(numbers[i]);
-        claim::wait(facts.rest);  // or else its copy may come after the last drain
-        if (!claim::take(facts.rest, cut_)) continue;
+        if (!claim::take(facts.rest, cut_)) {
+          claim::wait(facts.rest);  // or else its copy may come after the last drain
+          continue;
+        }
         record_.pack(facts, first_step_, rows_->address(numbers[i]),
                      records + static_cast<std::size_t>(held++) * record_.bytes());
         claim::settle(facts.rest, cut_);
@@ -179,8 +181,11 @@ class row_changes {
       each_batch([&](const std::uint32_t* numbers, index_t n) {
         for (index_t i = 0; i < n; ++i) {
           row_facts& facts = rows_->facts(numbers[i]);
-          claim::wait(facts.rest);
-          if (claim::take(facts.rest, cut_)) claim::settle(facts.rest, cut_);
+          if (claim::take(facts.rest, cut_)) {
+            claim::settle(facts.rest, cut_);
+          } else {
+            claim::wait(facts.rest);
+          }
         }
         return true;
       });
@@ -232,8 +237,7 @@ class row_changes {
     bool any = false;
     for (index_t i = 0; i < n; ++i) {
       if (i + 2 * ahead < n) __builtin_prefetch(&rows_->facts_of(rows[i + 2 * ahead]), 1);
-      const std::uint32_t seen = flags_of(i).load(std::memory_order_acquire);
-      any = any || cut_.has(seen) || (seen & row_facts::copying) != 0;
+      any = claim::is_due(flags_of(i), cut_) || any;
     }
     if (!any) return;
     wait_for_room();  // without a claim: the saving thread waits for those

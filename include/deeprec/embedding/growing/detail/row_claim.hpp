@@ -32,13 +32,18 @@ template <class Atomics, std::uint32_t Copying>
 struct row_claim {
   using word = typename Atomics::template atomic<std::uint32_t>;
 
+  /// Whether the cut has the row and it is not copied, or is just being copied: it must not change.
+  static bool is_due(const word& row, const cut_flags& cut) noexcept {
+    const std::uint32_t seen = look(row);
+    return cut.has(seen) || (seen & Copying) != 0;
+  }
   /// Whether the caller has to copy the row, and then to settle it.
   static bool take(word& row, const cut_flags& cut) noexcept {
-    std::uint32_t seen = row.load(Atomics::at(access::row_settled, std::memory_order_acquire));
+    std::uint32_t seen = row.load(Atomics::at(access::looked_at, std::memory_order_relaxed));
     while (cut.has(seen) && (seen & Copying) == 0) {
-      // acquire: what others wrote to the row before the cut.
+      // What was written to the row comes before the cut, which the caller knows of.
       if (row.compare_exchange_weak(seen, seen | Copying,
-                                    Atomics::at(access::row_claim, std::memory_order_acquire),
+                                    Atomics::at(access::row_claim, std::memory_order_relaxed),
                                     std::memory_order_relaxed)) {
         return true;
       }
@@ -56,10 +61,15 @@ struct row_claim {
   }
   /// Waits while another thread copies the row.
   static void wait(const word& row) noexcept {
-    for (int tries = 0;
-         (row.load(Atomics::at(access::row_settled, std::memory_order_acquire)) & Copying) != 0; ++tries) {
+    for (int tries = 0; (look(row) & Copying) != 0; ++tries) {
       tries < 64 ? Atomics::relax() : Atomics::yield();
     }
+  }
+
+ private:
+  // acquire: if the row is settled, its copy comes before.
+  static std::uint32_t look(const word& row) noexcept {
+    return row.load(Atomics::at(access::row_settled, std::memory_order_acquire));
   }
 };
 
