@@ -207,11 +207,10 @@ class growing_load final : public table_load {
       state_.first_step = first_step_;
       state_.began = true;
     }
-    if (step_ < state_.first_step) return;
-    // All rows come from a whole file, so that the step may also go back.
     const auto now = static_cast<std::uint32_t>(step_ - state_.first_step);
-    const std::uint32_t before = state_.step.load(std::memory_order_relaxed);
-    state_.step.store(is_whole_ ? now : (std::max)(now, before), std::memory_order_relaxed);
+    if (step_ >= state_.first_step)
+      state_.step.store((std::max)(now, state_.step.load(std::memory_order_relaxed)),
+                        std::memory_order_relaxed);
   }
   [[nodiscard]] bool takes(std::uint64_t key) const {
     return !options_.takes || options_.takes(names_.name, key);
