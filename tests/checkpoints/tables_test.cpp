@@ -51,8 +51,8 @@ TEST_CASE("checkpoint: tables of 1 to 7 parts of the keys are saved in one folde
     CAPTURE(parts);
     std::mt19937_64 random(seed() + parts);
     temporary_folder folder;
-    checkpoint_folder saves(folder.path());
     std::vector<std::unique_ptr<trained_table>> tables;
+    checkpoint_folder saves(folder.path());
     for (std::size_t p = 0; p < parts; ++p) {
       tables.push_back(std::make_unique<trained_table>(seed() + 10 * p));
       saves.add("part " + std::to_string(p), **tables.back()).or_throw();
