@@ -379,3 +379,11 @@ TEST_CASE("checkpoint: the caller's numbers may have the names of a table's numb
   CHECK(read.content == table.content());
   CHECK(read.state == state);
 }
+
+TEST_CASE("checkpoint: a folder whose tables have ended can end") {
+  temporary_folder folder;
+  checkpoint_folder saves(folder.path());
+  trained_table table(seed());
+  REQUIRE(saves.add("items", *table).ok());
+  table.step(all_keys);
+}

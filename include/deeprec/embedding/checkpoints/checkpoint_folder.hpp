@@ -45,7 +45,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///
 /// Invariant: a file has the tables and the training state of one moment. What restore() returns is a cut
 /// whose write() was reported as done, or a newer one.
-/// @pre     tables outlive it
+/// @pre     tables outlive it, but for its destructor
 /// @threads add, remove, restore: exclusive. take_*: between two steps, no update of the tables runs; beside
 ///          insertions, evictions and finds. A cut: see there
 class checkpoint_folder {

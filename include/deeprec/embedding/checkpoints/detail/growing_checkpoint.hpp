@@ -270,7 +270,7 @@ class growing_checkpoint final : public checkpoint_table {
     state_.changes = changes_.get();
   }
   ~growing_checkpoint() override {
-    if (changes_ == nullptr) return;
+    if (changes_ == nullptr || !changes_->is_attached()) return;
     const std::lock_guard lock(state_.mutex);
     state_.changes = nullptr;
   }
