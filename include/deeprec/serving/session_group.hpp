@@ -11,7 +11,7 @@
 // queues of requests; a request waits for the session that was chosen for it, in no certain order.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <new>
@@ -113,10 +113,9 @@ class session_group {
     chosen = choose_.next(size());
 #endif
     typename place::lease held = sessions_[static_cast<std::size_t>(chosen)].acquire(limit);
-    status outcome;
-    if (!held) {
-      outcome = {to_errc(held.result()), "session_group::acquire: the session is in use", {.item = chosen}};
-    }
+    const status outcome = held ? status()
+                                : status(to_errc(held.result()),
+                                         "session_group::acquire: the session is in use", {.item = chosen});
     return lease(std::move(held), chosen, outcome);
   }
 
