@@ -1,6 +1,7 @@
 // Online learning: a process trains on a click log as it comes and writes what changed; another one follows.
 //
-//   example_online_learning                           synthetic clicks, whose causes drift; both, file by file
+//   example_online_learning                           synthetic clicks, whose causes drift; both, file by
+//                                                     file
 //   example_online_learning train LOG FOLDER          trains; a full file each hour, a delta each quarter
 //   example_online_learning serve LOG FOLDER          follows FOLDER until the log ends, at the same time or
 //                                                     later, and prints the AUC by the age of what it has

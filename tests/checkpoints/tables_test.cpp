@@ -1,4 +1,5 @@
-// Several tables in one folder: parts of the keys, all row formats, filters, dense values; tables that come and go.
+// Several tables in one folder: parts of the keys, all row formats, filters, dense values; tables that come
+// and go.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -2,7 +2,8 @@
 //
 //   checkpoint_reader files("/models/ctr");
 //   files.add("items", items).or_throw();
-//   files.add(name_table("w0", as_table(staged))).or_throw();    dense values: into memory that only it writes
+//   files.add(name_table("w0", as_table(staged))).or_throw();    dense values: into memory that only it
+//                                                                writes
 //   delta_follower follower(files, {.every = 5s, .applied = [&](const checkpoint_reader& now) {
 //     models.publish(std::make_unique<dense_part>(staged, now.state()));      a versioned<dense_part>
 //   }});

@@ -36,8 +36,8 @@ namespace detail {
 result<checkpoint_cut> take_cut(folder_state& folder, const training_state& state, bool full);
 }  // namespace detail
 
-/// Movable. One that is destroyed before it was written, or whose write failed, leaves its changes to the next
-/// delta.
+/// Movable. One that is destroyed before it was written, or whose write failed, leaves its changes to the
+/// next delta.
 ///
 /// @pre     the folder outlives it
 /// @threads one thread at a time, any; beside everything that tables allow
@@ -65,9 +65,9 @@ class checkpoint_cut {
   /// @post    on success the file is on the disk under its name. After a fault no file was left
   /// @cost    O(bytes); for deltas O(rows that changed)
   /// @threads one thread, beside training
-  /// @error   io_error · stopped · out_of_memory, also where memory for copies of rows was refused · invalid_value:
-  ///          rows were updated while the cut was taken, it was written before, or another saver has written to
-  ///          the folder: a full file has to be next
+  /// @error   io_error · stopped · out_of_memory, also where memory for copies of rows was refused ·
+  ///          invalid_value: rows were updated while the cut was taken, it was written before, or another
+  ///          saver has written to the folder: a full file has to be next
   result<index_t> write(const std::stop_token* stop = nullptr) {
     if (folder_ == nullptr)
       return status(errc::invalid_value, "checkpoint_cut::write: a cut must be written once only");

@@ -101,8 +101,8 @@ class checkpoint_folder {
   /// Takes a cut, of which a full file is written: it begins a chain.
   ///
   /// @pre     no update of the tables runs
-  /// @cost    O(tables), and the bytes of dense tables; with filters::counter O(its index), with a Bloom filter
-  ///          its bytes
+  /// @cost    O(tables), and the bytes of dense tables; with filters::counter O(its index), with a Bloom
+  ///          filter its bytes
   /// @threads beside insertions, evictions and finds
   /// @error   would_block: the cut before must be written or destroyed first · invalid_value: a number of the
   ///          caller begins with "checkpoint, " · io_error: the folder can't be listed · out_of_memory. Then
@@ -124,7 +124,8 @@ class checkpoint_folder {
   ///
   /// @pre     no cut exists; nothing else inserts into or updates the tables
   /// @post    after a fault of a full file the tables are unchanged; after one of a delta, and where a file
-  ///          changed meanwhile, they are those of the files before; after out_of_memory rows are of two files
+  ///          changed meanwhile, they are those of the files before; after out_of_memory rows are of two
+  ///          files
   /// @cost    two passes over each file
   /// @threads beside finds, for growing tables
   /// @error   io_error: no full file is whole (the fault of the newest) · shape_mismatch, unsupported: the

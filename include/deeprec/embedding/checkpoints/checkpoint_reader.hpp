@@ -28,8 +28,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Applies full files and deltas of a checkpoint_folder in their order. Rows of growing tables are replaced and
-/// never written in place, so others look them up meanwhile; dense tables are written in place.
+/// Applies full files and deltas of a checkpoint_folder in their order. Rows of growing tables are replaced
+/// and never written in place, so others look them up meanwhile; dense tables are written in place.
 ///
 /// @pre     tables outlive it; nothing else inserts into them
 /// @threads exclusive; beside finds in growing tables

@@ -1,11 +1,13 @@
-// What changed in the rows of a growing table since its last cuts, and the rows of a cut that is being written.
+// What changed in the rows of a growing table since its last cuts, and the rows of a cut that is being
+// written.
 //
 //   cut        one moment between two steps. It has all rows (whole), or those touched since the cut before
 //   interval   from one cut to the next: numbers of rows that were touched, keys that were erased
 //   copies     rows of the cut that something changed before the saving thread came to them
 //
 // Everything that changes a row comes here first: update and load by before_write, insertions by born,
-// erasures and evictions by before_erase and retired. The saving thread walks numbers of rows, never the index.
+// erasures and evictions by before_erase and retired. The saving thread walks numbers of rows, never the
+// index.
 #pragma once
 
 #include <algorithm>
