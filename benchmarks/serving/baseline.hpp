@@ -1,5 +1,5 @@
-// What the serving suite compares with, each compiled with -O2 (namespace o2) and -O3 -march=native (native). No
-// header of deeprec here.
+// What the serving suite compares with, each compiled with -O2 (namespace o2) and -O3 -march=native (native).
+// No header of deeprec here.
 #pragma once
 
 #include <chrono>

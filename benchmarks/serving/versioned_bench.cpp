@@ -1,13 +1,13 @@
 // Models that are replaced while threads read them: versioned, and what the standard library offers.
 //
-//   serving/read/threads:N/P   readings of a model of 8 bytes by N threads, each on a processor of its own: the
-//                              time of P, the faster of its builds, over ours (speedup)
-//   serving/latency/P          the 99.9th percentile of readings of one thread, while another one publishes every
-//                              millisecond: ours without the other one over it (of_alone), that of P over it
-//                              (speedup); ours where it publishes every 10 us (p999_often_ns)
-//   serving/lookup             pooled lookups, a reading each, beside a thread that publishes every millisecond:
-//                              their pace over that alone (of_alone); beside one that does nothing but publish
-//                              (of_alone_busy)
+//   serving/read/threads:N/P   readings of a model of 8 bytes by N threads, each on a processor of its own:
+//                              the time of P, the faster of its builds, over ours (speedup)
+//   serving/latency/P          the 99.9th percentile of readings of one thread, while another one publishes
+//                              every millisecond: ours without the other one over it (of_alone), that of P
+//                              over it (speedup); ours where it publishes every 10 us (p999_often_ns)
+//   serving/lookup             pooled lookups, a reading each, beside a thread that publishes every
+//                              millisecond: their pace over that alone (of_alone); beside one that does
+//                              nothing but publish (of_alone_busy)
 #include <benchmark/benchmark.h>
 
 #include <sched.h>

@@ -1,6 +1,6 @@
-// Versioned models under Relacy: as they are, weakened at one access at a time, and with mistakes, which it has
-// to notice. Built only where Relacy's header is found. Here every fence is a full one; what membarrier needs on
-// top is explored by version_orders_test.cpp.
+// Versioned models under Relacy: as they are, weakened at one access at a time, and with mistakes, which it
+// has to notice. Built only where Relacy's header is found. Here every fence is a full one; what membarrier
+// needs on top is explored by version_orders_test.cpp.
 #include <deeprec/serving/versioned.hpp>
 
 #include <cstddef>
@@ -38,8 +38,8 @@ struct sees_no_pins : relacy_atomics {
   };
 };
 
-// Relacy's memory, which watches its use too; its delete has no form with a size. Not inlined: the compiler would
-// take it for a mistake.
+// Relacy's memory, which watches its use too; its delete has no form with a size. Not inlined: the compiler
+// would take it for a mistake.
 [[gnu::noinline]] void* take(std::size_t size) { return ::operator new(size); }
 [[gnu::noinline]] void give_back(void* p) { ::operator delete(p); }
 

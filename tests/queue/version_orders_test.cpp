@@ -1,5 +1,5 @@
-// Every order in which readers read versions of a model beside the publisher that replaces, frees and returns to
-// them, under weak memory. The accesses of versioned, weakened alone, are caught, and so is each mistake.
+// Every order in which readers read versions of a model beside the publisher that replaces, frees and returns
+// to them, under weak memory. The accesses of versioned, weakened alone, are caught, and so is each mistake.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-// What readers get, what is kept, what is freed, when and by whom. By many threads: versioned_threads_test.cpp;
-// every order of a few, under weak memory: tests/queue/version_orders_test.cpp.
+// What readers get, what is kept, what is freed, when and by whom. By many threads:
+// versioned_threads_test.cpp; every order of a few, under weak memory: tests/queue/version_orders_test.cpp.
 #include <deeprec/serving/versioned.hpp>
 
 #include <doctest/doctest.h>

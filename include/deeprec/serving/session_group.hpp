@@ -97,8 +97,8 @@ class session_group {
   ///
   /// @cost    an atomic exchange, and the choice: round_robin another one, by_thread a mutex where the thread
   ///          asked another group last. No allocation but for a thread that comes to by_thread
-  /// @threads thread-safe. A thread that holds a lease and asks again may get the same session, and then waits
-  ///          for itself: give a limit, or give the lease back
+  /// @threads thread-safe. A thread that holds a lease and asks again may get the same session, and then
+  ///          waits for itself: give a limit, or give the lease back
   /// @error   an empty lease; outcome() is timed_out or stopped, of the limit, or out_of_memory
   [[nodiscard]] lease acquire(const wait_limit& limit = {}) {
     index_t chosen = -1;

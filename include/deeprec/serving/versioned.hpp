@@ -38,8 +38,8 @@ struct versioned_statistics {
 
 /// Versions of a T, numbered from 1. A number is never used again.
 ///
-/// @threads read and the ends of readings: thread-safe, wait-free. publish, roll_back, collect and statistics:
-///          thread-safe; they take turns, and no reader waits for them
+/// @threads read and the ends of readings: thread-safe, wait-free. publish, roll_back, collect and
+///          statistics: thread-safe; they take turns, and no reader waits for them
 /// @error   the constructor throws deeprec::error: invalid_value for kept < 1
 /// @source  read-copy-update (McKenney, Slingwine 1998), with the pins of a reclaimer
 template <class T, int Places = 64, class Atomics = detail::std_atomics>
