@@ -95,6 +95,7 @@ class checkpoint_cut {
     number(detail::checkpoint_from, link_.from);
     number(detail::checkpoint_to, link_.to);
     for (const auto& table : folder_->tables) table->describe(tables, state.numbers);
+    for (const auto& one : folder_->attached) tables.push_back(one.table());
     detail::folder_lock lock;
     if (const auto done = lock.take(folder_->path); !done) return done.fault();
     if (const auto done = check_newest(); !done) return done.fault();
@@ -104,6 +105,7 @@ class checkpoint_cut {
     for (const auto& table : folder_->tables) {
       if (const auto done = table->write(file, stop); !done) return done.fault();
     }
+    for (const auto& one : folder_->attached) file.put(one.bytes.data(), one.bytes.size());
     auto done = file.finish();
     if (!done) ::unlink(path_.c_str());  // it may have its name already: it is not part of the chain
     return done;

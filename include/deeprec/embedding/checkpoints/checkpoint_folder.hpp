@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/result.hpp>
@@ -98,6 +100,24 @@ class checkpoint_folder {
     return {};
   }
 
+  /// Bytes of the caller that are no table, of any length, in each file from the next cut on: in the place of
+  /// those with the same name. restore() and readers pass them over; load_tables reads them from
+  /// restored_checkpoint::path, as one row of the format "bytes".
+  ///
+  /// @cost    O(name)
+  /// @threads exclusive
+  /// @error   invalid_value: no name, that of a table, or no bytes, and while a cut exists
+  status attach(std::string name, std::vector<std::byte> bytes) {
+    if (state_.is_running)
+      return {errc::invalid_value,
+              "checkpoint_folder::attach: the cut before must be written or destroyed first"};
+    if (const status s = detail::name_fault(state_.tables, name); !s) return s;
+    if (bytes.empty()) return {errc::invalid_value, "checkpoint_folder::attach: there must be bytes"};
+    std::erase_if(state_.attached, [&](const auto& one) { return one.name == name; });
+    state_.attached.push_back({std::move(name), std::move(bytes)});
+    return {};
+  }
+
   /// Takes a cut, of which a full file is written: it begins a chain.
   ///
   /// @pre     no update of the tables runs
@@ -159,6 +179,10 @@ class checkpoint_folder {
     if (state_.is_running)
       return {errc::invalid_value,
               "checkpoint_folder::add: the cut before must be written or destroyed first"};
+    for (const auto& one : state_.attached) {
+      if (one.name == name)
+        return {errc::invalid_value, "checkpoint_folder::add: names of tables must not be those of bytes"};
+    }
     return detail::name_fault(state_.tables, name);
   }
   // Files of one chain have the same tables.

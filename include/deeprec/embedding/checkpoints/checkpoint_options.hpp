@@ -45,6 +45,7 @@ struct apply_options {
 struct restored_checkpoint {
   training_state state;  ///< of the last file
   checkpoint_position at;
+  std::string path;                ///< of the last file
   std::vector<fault> passed_over;  ///< newer files that are not whole, and why
 };
 
