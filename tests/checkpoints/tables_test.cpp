@@ -3,16 +3,20 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
 #include <deeprec/embedding/growing/admission.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
@@ -387,4 +391,85 @@ TEST_CASE("checkpoint: a folder whose tables have ended can end") {
   trained_table table(seed());
   REQUIRE(saves.add("items", *table).ok());
   table.step(all_keys);
+}
+
+TEST_CASE("checkpoint: keys that wait in the file and have got rows since wait again after restore") {
+  temporary_folder folder;
+  trained_table table(seed());
+  (*table).admit_by(filters::counter{2}).or_throw();
+  checkpoint_folder saves(folder.path());
+  saves.add("items", *table).or_throw();
+  table.change(all_keys, 6);
+  save(saves, true);
+  const keyed_content then = table.content();
+  REQUIRE(then.candidates.size() > 10);
+  std::vector<key_type> waiting;
+  for (const auto& [key, count] : then.candidates) waiting.push_back(key);
+  table.begin_step();
+  table.train(waiting);
+  REQUIRE(table.content().candidates.empty());
+  REQUIRE(saves.restore().or_throw());
+  CHECK(table.content() == then);
+}
+
+TEST_CASE("checkpoint: bytes of the caller are in each file, of any length, and end no chain") {
+  temporary_folder folder;
+  trained_table table(seed());
+  checkpoint_folder saves(folder.path());
+  saves.add("items", *table).or_throw();
+  std::vector<float> values{1, 2};
+  const auto bytes = [](std::size_t n) { return std::vector<std::byte>(n, std::byte(n)); };
+  const auto read = [&] {
+    trained_table other(1);
+    checkpoint_folder files(folder.path());
+    files.add("items", *other).or_throw();
+    auto last = files.restore().or_throw();
+    REQUIRE(last);
+    CHECK(other.content() == table.content());
+    for (const table_entry& one : describe_file(last->path).or_throw().tables) {
+      if (one.name != "program") continue;
+      std::vector<std::byte> found(static_cast<std::size_t>(one.width));
+      const named_table into(one, found.data(), 0);
+      load_tables(last->path, std::span(&into, 1), {.others = load_options::unknown::ignore}).or_throw();
+      return found;
+    }
+    return std::vector<std::byte>();
+  };
+  table.step(all_keys);
+  save(saves, true);
+  CHECK(read().empty());
+  for (const std::size_t length : {5, 100'000, 1, 7}) {
+    table.change(all_keys);
+    saves.attach("program", bytes(length)).or_throw();
+    save(saves, false);
+    CHECK(read() == bytes(length));
+  }
+  save(saves, false);
+  CHECK(read() == bytes(7));
+  CHECK(saves.position().number == 6);
+
+  CHECK(saves.attach("program", {}).code() == errc::invalid_value);
+  CHECK(saves.attach("", bytes(1)).code() == errc::invalid_value);
+  CHECK(saves.attach("items", bytes(1)).code() == errc::invalid_value);
+  CHECK(saves.add(table_of("program", values)).code() == errc::invalid_value);
+  const auto cut = take(saves, false);
+  CHECK(saves.attach("program", bytes(1)).code() == errc::invalid_value);
+}
+
+TEST_CASE("checkpoint: a fault of restore and of write names the file that has it") {
+  temporary_folder folder;
+  trained_table table(seed());
+  checkpoint_folder saves(folder.path());
+  saves.add("items", *table).or_throw();
+  const auto names = [](const auto& faulty, const std::string& path) {
+    REQUIRE_FALSE(faulty.ok());
+    CHECK(faulty.fault().file() == path);
+  };
+  const std::string full = path_of(folder, true, 1), lock = folder.path() + "/checkpoint.lock";
+  write_bytes(full, "no table file");
+  names(saves.restore(), full);
+  std::filesystem::create_directory(lock);
+  auto cut = take(saves, true);
+  cut.or_throw();
+  names(cut.value().write(), lock);
 }
