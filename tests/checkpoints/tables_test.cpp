@@ -29,7 +29,8 @@ constexpr key_type all_keys = 300;
 bool is_part(key_type key, std::size_t part, std::size_t parts) { return mix64(key) % parts == part; }
 
 named_table table_of(const std::string& name, std::vector<float>& values) {
-  return name_table(name, as_table(matrix_view<float>(values.data(), static_cast<index_t>(values.size()), 1)));
+  return name_table(name,
+                    as_table(matrix_view<float>(values.data(), static_cast<index_t>(values.size()), 1)));
 }
 
 /// Random changes of rows of a part of the keys.
@@ -86,8 +87,9 @@ TEST_CASE("checkpoint: a folder is restored into tables of any number of parts o
     keyed_content joined;
     joined.step = whole.step;
     for (std::size_t p = 0; p < parts; ++p) {
-      const apply_options options{
-          .takes = [&](std::string_view name, key_type key) { return name == "items" && is_part(key, p, parts); }};
+      const apply_options options{.takes = [&](std::string_view name, key_type key) {
+        return name == "items" && is_part(key, p, parts);
+      }};
       const read_back part = restored(folder.path(), "items", [](auto&) {}, options);
       CHECK(part.content.step == whole.step);
       for (const auto& [key, row] : part.content.rows) {
@@ -229,7 +231,8 @@ TEST_CASE("checkpoint: dense tables and growing ones are of the same moment") {
   dense_table<f32_rows> dense(7, 3);
   std::vector<float> weights(5), read_weights(5);
   const auto fill = [&](float value) {
-    dense.initialize(inline_executor{}, [value](index_t, float* values, index_t width) { std::fill_n(values, width, value); });
+    dense.initialize(inline_executor{},
+                     [value](index_t, float* values, index_t width) { std::fill_n(values, width, value); });
     for (float& w : weights) w = value;
   };
   checkpoint_folder saves(folder.path());
@@ -324,7 +327,8 @@ TEST_CASE("checkpoint: names, options and calls that can't be are refused") {
   CHECK(b->state().changes == nullptr);
 
   CHECK(saves.take_delta({}).code() == errc::invalid_value);
-  CHECK(saves.take_full({.step = 0, .numbers = {{"checkpoint, to", index_t{7}}}}).code() == errc::invalid_value);
+  CHECK(saves.take_full({.step = 0, .numbers = {{"checkpoint, to", index_t{7}}}}).code() ==
+        errc::invalid_value);
   {
     auto cut = saves.take_full({});
     REQUIRE(cut.ok());
@@ -344,8 +348,9 @@ TEST_CASE("checkpoint: names, options and calls that can't be are refused") {
   REQUIRE(saves.add("b", *b).ok());
 
   trained_table c(1);
-  for (const checkpoint_options& bad : {checkpoint_options{.copy_budget = 0}, checkpoint_options{.copy_budget = -1},
-                                        checkpoint_options{.block_bytes = 0}, checkpoint_options{.memory = nullptr}}) {
+  for (const checkpoint_options& bad :
+       {checkpoint_options{.copy_budget = 0}, checkpoint_options{.copy_budget = -1},
+        checkpoint_options{.block_bytes = 0}, checkpoint_options{.memory = nullptr}}) {
     checkpoint_folder other(folder.path(), bad);
     CHECK(other.add("c", *c).code() == errc::invalid_value);
     CHECK(c->state().changes == nullptr);
@@ -365,8 +370,8 @@ TEST_CASE("checkpoint: the caller's numbers may have the names of a table's numb
   checkpoint_folder saves(folder.path());
   saves.add("items", *table).or_throw();
   table.step(all_keys);
-  const training_state state{.step = 9,
-                             .numbers = {{"items, step", index_t{1}}, {"items, rows", index_t{-5}}, {"rate", 0.5}}};
+  const training_state state{
+      .step = 9, .numbers = {{"items, step", index_t{1}}, {"items, rows", index_t{-5}}, {"rate", 0.5}}};
   written(saves.take_full(state));
   table.step(all_keys);
   written(saves.take_delta(state));

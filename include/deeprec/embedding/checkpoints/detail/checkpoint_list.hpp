@@ -108,11 +108,12 @@ class checked_file {
   std::vector<std::unique_ptr<table_load>> loads_;
 };
 
-/// Whether a delta continues what stands at a position; a fault that names the gap where it does not.
+/// Whether a delta continues what stands at a position, or is in it already; a fault that names the gap where it
+/// does not.
 inline result<void> check_link(const checkpoint_link& link, const checkpoint_position& at) {
   if (link.is_full()) return invalid("is a full file, and not a delta");
   if (link.chain != at.chain) return invalid("is a delta of another full file");
-  if (link.from == at.number) return {};
+  if (link.from == at.number || link.to <= at.number) return {};
   return invalid("is the delta from " + std::to_string(link.from) + " to " + std::to_string(link.to) +
                  ", and the table is at " + std::to_string(at.number) +
                  (link.from > at.number ? ": a delta is missing" : ": it continues an older state"));
