@@ -431,6 +431,12 @@ set(DEEPREC_HEADERS
     include/deeprec/schedule/micro_chunk.hpp
     include/deeprec/schedule/stale_loop.hpp
     include/deeprec/schedule/stale_window.hpp
+    include/deeprec/serving.hpp
+    include/deeprec/serving/delta_follower.hpp
+    include/deeprec/serving/detail/session_chooser.hpp
+    include/deeprec/serving/session_choice.hpp
+    include/deeprec/serving/session_group.hpp
+    include/deeprec/serving/versioned.hpp
     include/deeprec/simd/begin_avx2.hpp
     include/deeprec/simd/begin_avx512.hpp
     include/deeprec/simd/begin_avx512_bf16.hpp

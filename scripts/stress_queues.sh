@@ -20,7 +20,7 @@ if [[ -z "${SKIP_STRESS:-}" ]]; then
 fi
 if [[ -z "${SKIP_MODEL:-}" ]]; then
   start=$SECONDS
-  DEEPREC_TEST_LONG=1 nice -n 19 build/release/tests/queue/test_queue -tc="model*,sites*,reclaimer*,keys*" || failed=1
+  DEEPREC_TEST_LONG=1 nice -n 19 build/release/tests/queue/test_queue -tc="model*,sites*,reclaimer*,keys*,versions*" || failed=1
   echo "model: $((SECONDS - start)) s"
 fi
 exit "$failed"

@@ -16,3 +16,4 @@
 #include <deeprec/plan.hpp>
 #include <deeprec/queue.hpp>
 #include <deeprec/schedule.hpp>
+#include <deeprec/serving.hpp>

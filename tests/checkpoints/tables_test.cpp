@@ -1,4 +1,5 @@
-// Several tables in one folder: parts of the keys, all row formats, filters, dense values; tables that come and go.
+// Several tables in one folder: parts of the keys, all row formats, filters, dense values; tables that come
+// and go.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -51,8 +52,8 @@ TEST_CASE("checkpoint: tables of 1 to 7 parts of the keys are saved in one folde
     CAPTURE(parts);
     std::mt19937_64 random(seed() + parts);
     temporary_folder folder;
-    checkpoint_folder saves(folder.path());
     std::vector<std::unique_ptr<trained_table>> tables;
+    checkpoint_folder saves(folder.path());
     for (std::size_t p = 0; p < parts; ++p) {
       tables.push_back(std::make_unique<trained_table>(seed() + 10 * p));
       saves.add("part " + std::to_string(p), **tables.back()).or_throw();
@@ -378,4 +379,12 @@ TEST_CASE("checkpoint: the caller's numbers may have the names of a table's numb
   const read_back read = restored(folder.path());
   CHECK(read.content == table.content());
   CHECK(read.state == state);
+}
+
+TEST_CASE("checkpoint: a folder whose tables have ended can end") {
+  temporary_folder folder;
+  checkpoint_folder saves(folder.path());
+  trained_table table(seed());
+  REQUIRE(saves.add("items", *table).ok());
+  table.step(all_keys);
 }

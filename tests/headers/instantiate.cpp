@@ -21,7 +21,9 @@
 #include <deeprec/dense/metrics/grouped_auc.hpp>
 #include <deeprec/dense/metrics/metrics.hpp>
 
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -361,6 +363,17 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
       {.capacity = 1, .max_capacity = 4, .byte_budget = 64, .on_bad_item = bad_items::skip});
   failures += line.run().ok() ? 0 : 1;
   failures += static_cast<int>(line.statistics().text().size() + line.depth_decisions().size());
+
+  // Serving.
+  versioned<feature_group<>> models(3);
+  failures += models.publish(std::make_unique<feature_group<>>()).ok() ? 0 : 1;
+  failures += models.roll_back().ok() ? 1 : 0;
+  failures += static_cast<int>(models.collect() + models.statistics().kept);
+  session_group turns(2, [](index_t i) { return static_cast<int>(i); });
+  session_group by_thread(2, [](index_t i) { return i; }, session_choice::by_thread);
+  if (const auto session = turns.acquire()) failures += *session;
+  if (const auto session = by_thread.acquire(within(std::chrono::seconds(1))))
+    failures += models.read() ? 0 : 1;
 
   failures += static_cast<int>(hash_bytes(text, mix64(7)) % 2);
   return failures;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <new>
 #include <optional>
 #include <span>
@@ -35,6 +36,8 @@
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/plan/trace_recorder.hpp>
 #include <deeprec/schedule/micro_batch.hpp>
+#include <deeprec/serving/session_group.hpp>
+#include <deeprec/serving/versioned.hpp>
 
 #include "support/counted_new.hpp"
 #include "support/hashed_source.hpp"
@@ -478,5 +481,33 @@ TEST_CASE("mlp: a pass that was refused room for a batch has it when it is calle
     REQUIRE(stack.backward(here, *pass, matrix_view<const float>(g.data(), 3, 2)).ok());
     const matrix_view<float> all = pass->gradients();
     return std::vector<float>(all.data_handle(), all.data_handle() + all.extent(1));
+  });
+}
+
+TEST_CASE("versioned: a publication that was refused memory is made when it is repeated") {
+  refuse_each([] {
+    versioned<int> models;
+    for (int n = 1; n <= 3; ++n) {
+      until_granted([&] { return models.publish(std::make_unique<int>(n)); });
+    }
+    until_granted([&] { return models.roll_back(); });
+    const auto now = models.read();
+    return std::tuple(*now, now.version(), models.statistics().kept);
+  });
+}
+
+TEST_CASE(
+    "session_group: a group, and the number of a thread, that were refused memory are made when asked "
+    "again") {
+  refuse_each([] {
+    std::optional<session_group<index_t, session_choice::by_thread_t>> group;
+    until_granted([&] { group.emplace(3, [](index_t i) { return i * i; }); });
+    index_t session = -1;
+    until_granted([&] {
+      const auto lease = group->acquire();
+      if (lease) session = lease.index();
+      return lease.outcome().code();
+    });
+    return session + group->size();
   });
 }

@@ -1,5 +1,5 @@
-// The copy of a row of a cut under Relacy: as it is, and with one access weaker or one mistake, which it has to
-// notice. Built only where Relacy's header is found.
+// The copy of a row of a cut under Relacy: as it is, and with one access weaker or one mistake, which it has
+// to notice. Built only where Relacy's header is found.
 #include <deeprec/embedding/growing/detail/row_claim.hpp>
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Every order in which a row of a cut is copied: by the thread that saves, or by one that is going to update or
-// erase it, whichever comes first. Each access that is stronger than relaxed, weakened alone, is caught, and so is
-// each mistake.
+// Every order in which a row of a cut is copied: by the thread that saves, or by one that is going to update
+// or erase it, whichever comes first. Each access that is stronger than relaxed, weakened alone, is caught,
+// and so is each mistake.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -22,7 +22,8 @@ constexpr std::uint32_t live = 1, due = 2, copying = 4, marked = 8;
 constexpr deeprec::detail::cut_flags cut{live | due, live | due, copying | due, 0};
 constexpr model_order relaxed{access::position, std::memory_order_relaxed};
 
-// Who would wait stops there: what it does when the row is settled, it does in the orders in which it comes later.
+// Who would wait stops there: what it does when the row is settled, it does in the orders in which it comes
+// later.
 struct impatient : model_atomics {
   inline static std::array<bool, max_threads + 1> stopped{};
   static bool& mine() { return stopped[static_cast<std::size_t>(explorer::current().thread())]; }

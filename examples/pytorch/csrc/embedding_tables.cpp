@@ -7,11 +7,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +17,7 @@
 
 #include "dispatch.hpp"
 #include "growing.hpp"
+#include "live_tables.hpp"
 #include "table.hpp"
 #include "tables.hpp"
 
@@ -28,36 +26,6 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-
-/// The tables that are alive, by their numbers.
-class registry {
- public:
-  static registry& shared() {
-    static registry all;
-    return all;
-  }
-  std::int64_t add(std::shared_ptr<tables> made) {
-    const std::unique_lock lock(mutex_);
-    tables_.emplace(++last_, std::move(made));
-    return last_;
-  }
-  void remove(std::int64_t number) {
-    const std::unique_lock lock(mutex_);
-    tables_.erase(number);
-  }
-  std::shared_ptr<tables> at(std::int64_t number) {
-    const std::shared_lock lock(mutex_);
-    const auto found = tables_.find(number);
-    TORCH_CHECK_VALUE(found != tables_.end(), "deeprec: the tables of this op must be alive (number ", number,
-                      ")");
-    return found->second;
-  }
-
- private:
-  std::shared_mutex mutex_;
-  std::map<std::int64_t, std::shared_ptr<tables>> tables_;
-  std::int64_t last_ = 0;
-};
 
 /// How a table grows, as embedding_collection.py gives it: nothing for a dense table, or {capacity (0: none),
 /// when_full, filter, occurrences, keys, seed} and {share, the default row}.
@@ -93,9 +61,9 @@ struct embedding_tables : torch::CustomClassHolder {
       configs.push_back({names[t], rows[t], widths[t], formats[t], poolings[t], std::move(grows)});
     }
     all = raising([&] { return make(optimizer, std::move(configs)); });
-    number = registry::shared().add(all);
+    number = live_tables::shared().add(all);
   }
-  ~embedding_tables() override { registry::shared().remove(number); }
+  ~embedding_tables() override { live_tables::shared().remove(number); }
 
   static std::shared_ptr<tables> make(const std::string& optimizer, std::vector<table_config> configs) {
     const step_options options;
@@ -270,7 +238,7 @@ template <bool inserts>
 Tensor lookup(const Tensor&, const Tensor&, std::int64_t number, std::int64_t, const Tensor& ids,
               const Tensor& offsets, const OptionalTensor& weights, std::int64_t bags, std::int64_t keys,
               at::IntArrayRef positions) {
-  const auto all = registry::shared().at(number);
+  const auto all = live_tables::shared().at(number);
   const batch_tensors batch(ids, offsets, weights);
   const keyed_batch view = batch.view(*all, bags, keys, positions);
   Tensor out = at::empty({bags, all->total_width()}, at::TensorOptions(at::kFloat));
@@ -284,7 +252,7 @@ Tensor lookup(const Tensor&, const Tensor&, std::int64_t number, std::int64_t, c
 void update(const Tensor&, const Tensor& gradient, std::int64_t number, const Tensor& ids,
             const Tensor& offsets, const OptionalTensor& weights, std::int64_t bags, std::int64_t keys,
             at::IntArrayRef positions) {
-  const auto all = registry::shared().at(number);
+  const auto all = live_tables::shared().at(number);
   const batch_tensors batch(ids, offsets, weights);
   check_on_host(gradient, "gradient");
   check_dimensions(gradient, "gradient", 2);

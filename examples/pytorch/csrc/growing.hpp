@@ -23,6 +23,8 @@
 #include <utility>
 #include <vector>
 
+#include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
+#include <deeprec/embedding/checkpoints/checkpoint_reader.hpp>
 #include <deeprec/embedding/files/named_rows.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
@@ -100,11 +102,28 @@ class growing : public table {
   /// Takes what was loaded; the group must be made again.
   virtual void adopt(growing_file& loaded) = 0;
 
+  /// Adds the table to those that are saved, or that follow files. It stays while the caller keeps in_use().
+  virtual deeprec::status add_to(deeprec::checkpoint_folder& saves) = 0;
+  virtual deeprec::status add_to(deeprec::checkpoint_reader& files) = 0;
+  [[nodiscard]] std::shared_ptr<const void> in_use() const { return use_; }
+
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
+  void set_seed(std::uint64_t seed) { seed_ = seed; }
 
  protected:
+  /// Before the table is replaced by another one.
+  void expect_no_use() const {
+    TORCH_CHECK(
+        use_.use_count() == 1, "deeprec: table ", config_.name,
+        " must be in no Checkpoints and no Follower while its contents are replaced: load before they "
+        "are made, or close() them");
+  }
+
   std::uint64_t seed_ = 0;
   float bound_ = 0;
+
+ private:
+  std::shared_ptr<const char> use_ = std::make_shared<const char>();
 };
 
 template <class Format>
@@ -115,7 +134,7 @@ class growing_of final : public growing {
  public:
   growing_of(table_config config, index_t state_floats, const char* state_owner)
       : growing(std::move(config)), format_(format_with(config_.width, state_floats, state_owner)) {
-    table_ = make(seed_, bound_);
+    table_ = make();
   }
 
   template <class Optimizer>
@@ -124,10 +143,17 @@ class growing_of final : public growing {
   }
 
   void initialize(std::uint64_t seed, float bound) override {
-    table_ = make(seed, bound);
+    table_ = make();
     seed_ = seed;
     bound_ = bound;
   }
+  deeprec::status add_to(deeprec::checkpoint_folder& saves) override {
+    return saves.add(config_.name, *table_);
+  }
+  deeprec::status add_to(deeprec::checkpoint_reader& files) override {
+    return files.add(config_.name, *table_);
+  }
+
   index_t size() const override { return table_->size(); }
   deeprec::growing_statistics statistics() const override { return table_->statistics(); }
   void begin_step(std::int64_t step) override { table_->begin_step(static_cast<std::uint64_t>(step)); }
@@ -167,6 +193,7 @@ class growing_of final : public growing {
     return made;
   }
   void restore(const growing_contents& from, std::uint64_t seed, float bound) override {
+    expect_no_use();
     const at::Tensor keys = key_list(from.keys);
     const index_t count = keys.numel();
     const at::Tensor rows = part(from.rows, "weight", at::kByte, {count, format_.row_bytes()});
@@ -174,8 +201,7 @@ class growing_of final : public growing {
     const at::Tensor steps = part(from.steps, "steps", at::kLong, {count});
     const at::Tensor frequencies = part(from.frequencies, "frequencies", at::kLong, {count});
     auto made = with_keys({keys.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(count)},
-                          steps.const_data_ptr<std::int64_t>(), frequencies.const_data_ptr<std::int64_t>(),
-                          seed, bound);
+                          steps.const_data_ptr<std::int64_t>(), frequencies.const_data_ptr<std::int64_t>());
     const std::span<std::byte> counters = filter_state(*made);
     const at::Tensor filter = part(from.filter, "filter", at::kByte, {static_cast<index_t>(counters.size())});
     copy_bytes(counters.data(), filter.const_data_ptr(), filter.numel());
@@ -216,6 +242,7 @@ class growing_of final : public growing {
       TORCH_CHECK_VALUE(places[k] != nullptr, "deeprec: the capacity of table ", config_.name,
                         " must be enough for the keys (key ", list.const_data_ptr<std::int64_t>()[k],
                         " has no row)");
+      table_->rows().before_write(&places[k], 1);
       copy_bytes(const_cast<std::byte*>(places[k]),
                  encoded.view().data() + static_cast<index_t>(k) * encoded.format().stride_bytes(),
                  format_.row_bytes());
@@ -270,7 +297,7 @@ class growing_of final : public growing {
   }
   void make_rows(growing_file& loading) const override {
     auto& from = static_cast<file&>(loading);
-    from.table = with_keys(from.keys, from.steps.data(), from.frequencies.data(), from.seed, bound_);
+    from.table = with_keys(from.keys, from.steps.data(), from.frequencies.data());
     from.open(*from.table);
   }
   void adopt(growing_file& loaded) override {
@@ -343,15 +370,17 @@ class growing_of final : public growing {
     return given.to(at::kCPU).contiguous();
   }
 
-  // A table without rows.
-  [[nodiscard]] std::unique_ptr<table_type> make(std::uint64_t seed, float bound) const {
+  // A table without rows, which this object outlives: first values are by its seed.
+  [[nodiscard]] std::unique_ptr<table_type> make() const {
     const growth& grows = *config_.grows;
     return raising([&] {
       deeprec::growing_options options;
       if (grows.capacity) options.most_rows = *grows.capacity;
       options.full = grows.full;
-      auto made = std::make_unique<table_type>(
-          format_, deeprec::row_init::uniform{.seed = seed, .bound = bound}, options);
+      const auto first_values = [this](index_t key, float* values, index_t width) {
+        deeprec::row_init::uniform{.seed = seed_, .bound = bound_}(key, values, width);
+      };
+      auto made = std::make_unique<table_type>(format_, first_values, options);
       using kind = growth::filter_kind;
       const auto occurrences = static_cast<std::uint32_t>(grows.occurrences);
       if (grows.filter == kind::counter)
@@ -368,8 +397,7 @@ class growing_of final : public growing {
   // A table with rows of these keys, and what it knows of them: rows of one step at a time.
   [[nodiscard]] std::unique_ptr<table_type> with_keys(std::span<const std::int64_t> keys,
                                                       const std::int64_t* steps,
-                                                      const std::int64_t* frequencies, std::uint64_t seed,
-                                                      float bound) const {
+                                                      const std::int64_t* frequencies) const {
     constexpr std::int64_t most_frequent = (std::int64_t{1} << 24) - 1;
     const auto count = static_cast<index_t>(keys.size());
     const auto capacity = config_.grows->capacity.value_or(count);
@@ -382,7 +410,7 @@ class growing_of final : public growing {
                         "deeprec: frequencies of table ", config_.name,
                         " must be from 0 to 2^24 - 1 (frequency ", k, " is ", frequencies[k], ")");
     }
-    auto made = make(seed, bound);
+    auto made = make();
     std::vector<index_t> order(keys.size());
     std::iota(order.begin(), order.end(), index_t{0});
     std::stable_sort(order.begin(), order.end(), [&](index_t a, index_t b) { return steps[a] < steps[b]; });

@@ -2,6 +2,7 @@
 
     EmbeddingBag          in the place of torch.nn.EmbeddingBag
     EmbeddingCollection   many tables in one call, the optimizer's step in the backward pass; dense, or growing with their keys
+    Checkpoints           files of a collection while it trains: full ones and deltas; Follower: a collection that follows them
     KeyMap                numbers in [0, capacity) for any keys
     CriteoDataset         Criteo's click log as tensors, parsed ahead on threads
 
@@ -21,6 +22,7 @@ if _built_with != _torch.__version__:
     )
 _torch.ops.load_library(_find_spec("deeprec_torch._ops").origin)
 
+from .checkpoints import Checkpoints, Cut, Follower, Restored  # noqa: E402
 from .criteo import CriteoBatch, CriteoDataset  # noqa: E402
 from .embedding_bag import EmbeddingBag, embedding_bag  # noqa: E402
 from .embedding_collection import (  # noqa: E402
@@ -39,17 +41,21 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "Checkpoints",
     "CountingBloom",
     "CriteoBatch",
     "CriteoDataset",
+    "Cut",
     "EmbeddingBag",
     "EmbeddingCollection",
+    "Follower",
     "KeyMap",
     "KeyedJaggedTensor",
     "L2Below",
     "LeastFrequent",
     "LeastRecent",
     "Probabilistic",
+    "Restored",
     "RowwiseAdagrad",
     "StepTTL",
     "TableConfig",

@@ -506,6 +506,10 @@ class EmbeddingCollection(nn.Module):
     def load(self, path: str):
         """Fills the tables from such a file; a file that does not fit is refused and nothing is changed."""
         self._tables.load(str(path))
+        self._take_learning_rate()
+
+    def _take_learning_rate(self):
+        """That of the tables, after they were loaded."""
         if self.optimizer is not None:
             self.learning_rate = self._tables.learning_rate()
 

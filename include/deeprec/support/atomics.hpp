@@ -111,6 +111,9 @@ enum class access : unsigned char {
   // row_claim (embedding/growing/)
   row_settle,   ///< the row is copied
   row_settled,  ///< who is going to change the row reads that it is
+  // versioned (serving/)
+  model_publish,  ///< a version becomes the current one
+  model_seen,     ///< a reader reads which one is
 
   // Relaxed: what they read is confirmed by one of those above, or by an exchange.
   position,    ///< reads of a position
@@ -140,6 +143,7 @@ enum class access : unsigned char {
   key_seen,      ///< the comparison
   key_again,     ///< the second look: after the code, the key is still there
   passed_count,  ///< how many keys went on from a bucket
+  session_turn,  ///< the number of a request at a session_group
   statistic,     ///< counters, and first guesses of an exchange: nothing depends on the value read
 };
 

@@ -13,10 +13,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Runs f, which returns a result. Its faults get the file and the operation; failed allocations are faults.
+/// Runs f, which returns a result. Its faults get the operation, and the file where they have none; failed
+/// allocations are faults.
 template <class F>
 auto on_file(const std::string& path, const char* operation, const F& f) -> decltype(f()) {
-  const auto in_place = [&](const fault& why) { return fault(why).in_file(path).in_operation(operation); };
+  const auto in_place = [&](fault why) {
+    if (why.file().empty()) why = std::move(why).in_file(path);
+    return std::move(why).in_operation(operation);
+  };
 #if DEEPREC_EXCEPTIONS
   try {
 #endif

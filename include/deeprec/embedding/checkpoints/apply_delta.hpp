@@ -16,8 +16,9 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Applies the delta of a file to the table that the file calls `name`. Rows are replaced and never written in
-/// place: a lookup meanwhile sees each row as it was or as it is then; the rows of one batch may be of both.
+/// Applies the delta of a file to the table that the file calls `name`. Rows are replaced and never written
+/// in place: a lookup meanwhile sees each row as it was or as it is then; the rows of one batch may be of
+/// both.
 ///
 /// @param   at what the table stands on; that of the delta afterwards. A delta that it has already is passed
 ///          over
@@ -25,11 +26,11 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @pre     nothing else inserts into the table
 /// @cost    two passes over the file; O(rows of the delta), not of the table
 /// @threads beside finds
-/// @error   io_error, invalid_value, unsupported: as load_tables; invalid_value: a delta of another full file,
-///          or one before it is missing; shape_mismatch: another format, another width, no table of this name,
-///          more rows than most_rows. Then nothing changed. out_of_memory: rows are of both; the same delta
-///          again completes it. invalid_value that names both numbers of rows: the table was not as the files
-///          before had it
+/// @error   io_error, invalid_value, unsupported: as load_tables; invalid_value: a delta of another full
+///          file, or one before it is missing; shape_mismatch: another format, another width, no table of
+///          this name, more rows than most_rows. Then nothing changed. out_of_memory: rows are of both; the
+///          same delta again completes it. invalid_value that names both numbers of rows: the table was not
+///          as the files before had it
 template <RowFormat Format>
 result<training_state> apply_delta(const std::string& path, std::string name, growing_table<Format>& table,
                                    checkpoint_position& at, const apply_options& options = {}) {

@@ -36,20 +36,25 @@ namespace detail {
 result<checkpoint_cut> take_cut(folder_state& folder, const training_state& state, bool full);
 }  // namespace detail
 
-/// Movable. One that is destroyed before it was written, or whose write failed, leaves its changes to the next
-/// delta.
+/// Movable. One that is destroyed before it was written, or whose write failed, leaves its changes to the
+/// next delta.
 ///
 /// @pre     the folder outlives it
 /// @threads one thread at a time, any; beside everything that tables allow
 class checkpoint_cut {
  public:
   checkpoint_cut(checkpoint_cut&& other) noexcept
-      : folder_(std::exchange(other.folder_, nullptr)), link_(other.link_), state_(std::move(other.state_)) {}
+      : folder_(std::exchange(other.folder_, nullptr)),
+        link_(other.link_),
+        state_(std::move(other.state_)),
+        path_(std::move(other.path_)) {}
   checkpoint_cut& operator=(checkpoint_cut&&) = delete;
   ~checkpoint_cut() { end(false); }
 
   /// The number of its file.
   [[nodiscard]] std::uint64_t number() const noexcept { return link_.to; }
+  /// That of its file.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
   /// Whether it has not been written.
   [[nodiscard]] bool is_running() const noexcept { return folder_ != nullptr; }
 
@@ -60,15 +65,14 @@ class checkpoint_cut {
   /// @post    on success the file is on the disk under its name. After a fault no file was left
   /// @cost    O(bytes); for deltas O(rows that changed)
   /// @threads one thread, beside training
-  /// @error   io_error · stopped · out_of_memory, also where memory for copies of rows was refused · invalid_value:
-  ///          rows were updated while the cut was taken, it was written before, or another saver has written to
-  ///          the folder: a full file has to be next
+  /// @error   io_error · stopped · out_of_memory, also where memory for copies of rows was refused ·
+  ///          invalid_value: rows were updated while the cut was taken, it was written before, or another
+  ///          saver has written to the folder: a full file has to be next
   result<index_t> write(const std::stop_token* stop = nullptr) {
     if (folder_ == nullptr)
       return status(errc::invalid_value, "checkpoint_cut::write: a cut must be written once only");
     detail::folder_state& folder = *folder_;
-    const std::string path = folder.path + '/' + detail::folder_file{link_.is_full(), link_.to}.name();
-    auto done = detail::on_file(path, "checkpoint_cut::write", [&] { return write_file(path, stop); });
+    auto done = detail::on_file(path_, "checkpoint_cut::write", [&] { return write_file(stop); });
     if (done && link_.is_full()) detail::prune_folder(folder.path, folder.options.kept_chains);
     end(done.ok());
     return done;
@@ -77,10 +81,11 @@ class checkpoint_cut {
  private:
   friend result<checkpoint_cut> detail::take_cut(detail::folder_state& folder, const training_state& state,
                                                  bool full);
-  checkpoint_cut(detail::folder_state& folder, const detail::checkpoint_link& link, training_state state)
-      : folder_(&folder), link_(link), state_(std::move(state)) {}
+  checkpoint_cut(detail::folder_state& folder, const detail::checkpoint_link& link, training_state state,
+                 std::string path) noexcept
+      : folder_(&folder), link_(link), state_(std::move(state)), path_(std::move(path)) {}
 
-  result<index_t> write_file(const std::string& path, const std::stop_token* stop) {
+  result<index_t> write_file(const std::stop_token* stop) {
     std::vector<const_named_table> tables;
     training_state state = state_;
     const auto number = [&](std::string_view name, std::uint64_t value) {
@@ -90,17 +95,19 @@ class checkpoint_cut {
     number(detail::checkpoint_from, link_.from);
     number(detail::checkpoint_to, link_.to);
     for (const auto& table : folder_->tables) table->describe(tables, state.numbers);
+    for (const auto& one : folder_->attached) tables.push_back(one.table());
     detail::folder_lock lock;
     if (const auto done = lock.take(folder_->path); !done) return done.fault();
     if (const auto done = check_newest(); !done) return done.fault();
     table_file_writer file(folder_->options.memory);
-    if (const auto done = file.open(path, tables, state, folder_->options.block_bytes); !done)
+    if (const auto done = file.open(path_, tables, state, folder_->options.block_bytes); !done)
       return done.fault();
     for (const auto& table : folder_->tables) {
       if (const auto done = table->write(file, stop); !done) return done.fault();
     }
+    for (const auto& one : folder_->attached) file.put(one.bytes.data(), one.bytes.size());
     auto done = file.finish();
-    if (!done) ::unlink(path.c_str());  // it may have its name already: it is not part of the chain
+    if (!done) ::unlink(path_.c_str());  // it may have its name already: it is not part of the chain
     return done;
   }
   // A file that another saver wrote is not overwritten, and not continued by changes since an older one.
@@ -127,6 +134,7 @@ class checkpoint_cut {
   detail::folder_state* folder_;
   detail::checkpoint_link link_;
   training_state state_;
+  std::string path_;
 };
 
 namespace detail {
@@ -164,10 +172,11 @@ inline result<checkpoint_cut> take_cut(folder_state& folder, const training_stat
     }
     for (const auto& table : folder.tables) table->copy(full);
     training_state kept = state;
+    std::string path = folder.path + '/' + folder_file{full, link.to}.name();
     for (const auto& table : folder.tables) table->begin(full);
     folder.is_running.store(true, std::memory_order_release);
     folder.last_number = link.to;
-    return checkpoint_cut(folder, link, std::move(kept));
+    return checkpoint_cut(folder, link, std::move(kept), std::move(path));
   });
 }
 

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/result.hpp>
@@ -45,7 +47,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///
 /// Invariant: a file has the tables and the training state of one moment. What restore() returns is a cut
 /// whose write() was reported as done, or a newer one.
-/// @pre     tables outlive it
+/// @pre     tables outlive it, but for its destructor
 /// @threads add, remove, restore: exclusive. take_*: between two steps, no update of the tables runs; beside
 ///          insertions, evictions and finds. A cut: see there
 class checkpoint_folder {
@@ -98,11 +100,29 @@ class checkpoint_folder {
     return {};
   }
 
+  /// Bytes of the caller that are no table, of any length, in each file from the next cut on: in the place of
+  /// those with the same name. restore() and readers pass them over; load_tables reads them from
+  /// restored_checkpoint::path, as one row of the format "bytes".
+  ///
+  /// @cost    O(name)
+  /// @threads exclusive
+  /// @error   invalid_value: no name, that of a table, or no bytes, and while a cut exists
+  status attach(std::string name, std::vector<std::byte> bytes) {
+    if (state_.is_running)
+      return {errc::invalid_value,
+              "checkpoint_folder::attach: the cut before must be written or destroyed first"};
+    if (const status s = detail::name_fault(state_.tables, name); !s) return s;
+    if (bytes.empty()) return {errc::invalid_value, "checkpoint_folder::attach: there must be bytes"};
+    std::erase_if(state_.attached, [&](const auto& one) { return one.name == name; });
+    state_.attached.push_back({std::move(name), std::move(bytes)});
+    return {};
+  }
+
   /// Takes a cut, of which a full file is written: it begins a chain.
   ///
   /// @pre     no update of the tables runs
-  /// @cost    O(tables), and the bytes of dense tables; with filters::counter O(its index), with a Bloom filter
-  ///          its bytes
+  /// @cost    O(tables), and the bytes of dense tables; with filters::counter O(its index), with a Bloom
+  ///          filter its bytes
   /// @threads beside insertions, evictions and finds
   /// @error   would_block: the cut before must be written or destroyed first · invalid_value: a number of the
   ///          caller begins with "checkpoint, " · io_error: the folder can't be listed · out_of_memory. Then
@@ -124,7 +144,8 @@ class checkpoint_folder {
   ///
   /// @pre     no cut exists; nothing else inserts into or updates the tables
   /// @post    after a fault of a full file the tables are unchanged; after one of a delta, and where a file
-  ///          changed meanwhile, they are those of the files before; after out_of_memory rows are of two files
+  ///          changed meanwhile, they are those of the files before; after out_of_memory rows are of two
+  ///          files
   /// @cost    two passes over each file
   /// @threads beside finds, for growing tables
   /// @error   io_error: no full file is whole (the fault of the newest) · shape_mismatch, unsupported: the
@@ -159,6 +180,10 @@ class checkpoint_folder {
     if (state_.is_running)
       return {errc::invalid_value,
               "checkpoint_folder::add: the cut before must be written or destroyed first"};
+    for (const auto& one : state_.attached) {
+      if (one.name == name)
+        return {errc::invalid_value, "checkpoint_folder::add: names of tables must not be those of bytes"};
+    }
     return detail::name_fault(state_.tables, name);
   }
   // Files of one chain have the same tables.

@@ -25,10 +25,11 @@ struct checkpoint_position {
 };
 
 struct checkpoint_options {
-  /// Full files that stay, with their deltas, at least one: older ones are removed when a full file is written.
+  /// Full files that stay, with their deltas, at least one: older ones are removed when a full file is
+  /// written.
   index_t kept_chains = 2;
-  /// Bytes of rows of a table that were copied because they changed while a cut is written. Beyond, writers of
-  /// its rows wait for the thread that saves; never before that has come to this table.
+  /// Bytes of rows of a table that were copied because they changed while a cut is written. Beyond, writers
+  /// of its rows wait for the thread that saves; never before that has come to this table.
   index_t copy_budget = index_t{64} << 20;
   index_t block_bytes = index_t{4} << 20;  ///< unit of writing and of checksums
   /// Of logs, copies and buffers; thread-safe.
@@ -45,6 +46,7 @@ struct apply_options {
 struct restored_checkpoint {
   training_state state;  ///< of the last file
   checkpoint_position at;
+  std::string path;                ///< of the last file
   std::vector<fault> passed_over;  ///< newer files that are not whole, and why
 };
 

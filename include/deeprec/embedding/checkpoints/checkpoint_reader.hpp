@@ -28,8 +28,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Applies full files and deltas of a checkpoint_folder in their order. Rows of growing tables are replaced and
-/// never written in place, so others look them up meanwhile; dense tables are written in place.
+/// Applies full files and deltas of a checkpoint_folder in their order. Rows of growing tables are replaced
+/// and never written in place, so others look them up meanwhile; dense tables are written in place.
 ///
 /// @pre     tables outlive it; nothing else inserts into them
 /// @threads exclusive; beside finds in growing tables
@@ -69,9 +69,9 @@ class checkpoint_reader {
     return detail::on_file(folder_, "checkpoint_reader::poll", [&]() -> result<bool> {
       passed_over_.clear();
       const checkpoint_position before = at_;
+      const auto files = detail::list_folder(folder_);
+      if (!files) return files.fault();
       if (at_.chain != 0) {
-        const auto files = detail::list_folder(folder_);
-        if (!files) return files.fault();
         std::optional<training_state> state;
         const auto done =
             detail::follow_chain({folder_, tables_, options_}, files.value(), at_, state, passed_over_);

@@ -90,8 +90,8 @@ class growing_rows {
     if (state_->options.full == when_full::refuse) return {};
     return {state_->held, state_->mutex, rows, n};
   }
-  /// What is called before the values of rows are written otherwise than by update: a checkpoint_folder has to
-  /// know of it.
+  /// What is called before the values of rows are written otherwise than by update: a checkpoint_folder has
+  /// to know of it.
   ///
   /// @pre     the caller holds a guard
   /// @threads as before_step

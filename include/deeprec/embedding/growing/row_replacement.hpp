@@ -1,5 +1,5 @@
-// Records of a file put into a table that others read: a key gets a new row, and its old one is retired. No row
-// is written in place, so a find under a pin sees each row old or new.
+// Records of a file put into a table that others read: a key gets a new row, and its old one is retired. No
+// row is written in place, so a find under a pin sees each row old or new.
 #pragma once
 
 #include <algorithm>

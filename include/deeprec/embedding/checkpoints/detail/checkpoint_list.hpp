@@ -108,8 +108,8 @@ class checked_file {
   std::vector<std::unique_ptr<table_load>> loads_;
 };
 
-/// Whether a delta continues what stands at a position, or is in it already; a fault that names the gap where it
-/// does not.
+/// Whether a delta continues what stands at a position, or is in it already; a fault that names the gap where
+/// it does not.
 inline result<void> check_link(const checkpoint_link& link, const checkpoint_position& at) {
   if (link.is_full()) return invalid("is a full file, and not a delta");
   if (link.chain != at.chain) return invalid("is a delta of another full file");

@@ -230,6 +230,8 @@ class growing_load final : public table_load {
     return {};
   }
   result<void> put_candidates(const std::byte* bytes, index_t n) {
+    // A key that waits in the file may have a row here.
+    if (is_whole_ && !std::exchange(are_others_erased_, true)) replacement_.erase_others();
     std::pmr::vector<std::uint64_t> keys(options_.memory);
     std::pmr::vector<std::uint32_t> codes(options_.memory);
     for (index_t k = 0; k < n; ++k, bytes += sizeof(candidate_record)) {
@@ -252,7 +254,7 @@ class growing_load final : public table_load {
   std::size_t filter_at_ = 0;
   std::uint64_t step_ = 0, first_step_ = 0;
   index_t rows_ = 0;
-  bool is_whole_ = false;
+  bool is_whole_ = false, are_others_erased_ = false;
 };
 
 /// @tparam is_tracked whether changes of the table are followed: to write cuts, and not only to read files
@@ -270,7 +272,7 @@ class growing_checkpoint final : public checkpoint_table {
     state_.changes = changes_.get();
   }
   ~growing_checkpoint() override {
-    if (changes_ == nullptr) return;
+    if (changes_ == nullptr || !changes_->is_attached()) return;
     const std::lock_guard lock(state_.mutex);
     state_.changes = nullptr;
   }

@@ -93,6 +93,7 @@ inline result<std::optional<restored_checkpoint>> restore_tables(const checkpoin
     if (const auto done = follow_chain(from, files, read.at, state, read.passed_over); !done)
       return done.fault();
     read.state = std::move(*state);
+    read.path = from.folder + '/' + folder_file{read.at.number == link.value().to, read.at.number}.name();
     return std::optional<restored_checkpoint>(std::move(read));
   }
   if (!read.passed_over.empty()) return read.passed_over.front();

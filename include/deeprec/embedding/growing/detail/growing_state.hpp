@@ -74,6 +74,7 @@ struct growing_state {
   growing_state(const growing_state&) = delete;
   growing_state& operator=(const growing_state&) = delete;
   ~growing_state() {
+    if (changes != nullptr) changes->detach();
     if (default_row != nullptr) options.memory->deallocate(default_row, default_bytes(), 64);
   }
 

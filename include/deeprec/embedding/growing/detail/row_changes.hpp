@@ -1,11 +1,13 @@
-// What changed in the rows of a growing table since its last cuts, and the rows of a cut that is being written.
+// What changed in the rows of a growing table since its last cuts, and the rows of a cut that is being
+// written.
 //
 //   cut        one moment between two steps. It has all rows (whole), or those touched since the cut before
 //   interval   from one cut to the next: numbers of rows that were touched, keys that were erased
 //   copies     rows of the cut that something changed before the saving thread came to them
 //
 // Everything that changes a row comes here first: update and load by before_write, insertions by born,
-// erasures and evictions by before_erase and retired. The saving thread walks numbers of rows, never the index.
+// erasures and evictions by before_erase and retired. The saving thread walks numbers of rows, never the
+// index.
 #pragma once
 
 #include <algorithm>
@@ -47,10 +49,15 @@ class row_changes {
       : rows_(&rows),
         record_(record),
         budget_(static_cast<std::size_t>(copy_budget)),
+        drained_from_(std::clamp(budget_ / 2, std::size_t{1}, std::size_t{1} << 18)),
         memory_(memory),
         intervals_{interval(memory), interval(memory)},
         copies_(memory),
         drained_(memory) {}
+
+  /// The table ends before its folder does.
+  void detach() noexcept { rows_ = nullptr; }
+  [[nodiscard]] bool is_attached() const noexcept { return rows_ != nullptr; }
 
   // --- before rows change -------------------------------------------------------------------------------
 
@@ -140,7 +147,8 @@ class row_changes {
     is_saving_.store(true, std::memory_order_release);
     status done;
     each_batch([&](const std::uint32_t* numbers, index_t n) {
-      drain(put_some);
+      // Not for each copy: writers of rows need the mutex too.
+      if (copied_.load(std::memory_order_relaxed) >= drained_from_) drain(put_some);
       index_t held = 0;
       for (index_t i = 0; i < n; ++i) {
         if (!whole_ && i + ahead < n) fetch(rows_->address(numbers[i + ahead]));
@@ -175,6 +183,7 @@ class row_changes {
     {
       const std::lock_guard lock(mutex_);
       copies_.clear();
+      copied_.store(0, std::memory_order_relaxed);
     }
     has_room_.notify_all();
     if (!was_written) {
@@ -195,6 +204,7 @@ class row_changes {
     const std::lock_guard lock(mutex_);
     of_cut().clear();
     copies_.clear();
+    copied_.store(0, std::memory_order_relaxed);
     is_refused_ = false;
   }
 
@@ -263,6 +273,7 @@ class row_changes {
     try {
 #endif
       to = copies_.append(which.size() * record_.bytes());
+      copied_.store(copies_.size(), std::memory_order_relaxed);
 #if DEEPREC_EXCEPTIONS
     } catch (const std::bad_alloc&) {
       is_refused_ = true;  // the cut can't be written any more
@@ -327,6 +338,7 @@ class row_changes {
       const std::lock_guard lock(mutex_);
       if (copies_.size() == 0) return;
       copies_.swap(drained_);
+      copied_.store(0, std::memory_order_relaxed);
     }
     has_room_.notify_all();
     put(drained_.data(), static_cast<index_t>(drained_.size() / record_.bytes()));
@@ -357,6 +369,7 @@ class row_changes {
   row_store* rows_;
   row_record record_;
   std::size_t budget_;
+  std::size_t drained_from_;  // bytes of copies
   std::pmr::memory_resource* memory_;
   // Written by begin() and forget(), when nothing changes rows.
   cut_flags cut_;
@@ -375,6 +388,7 @@ class row_changes {
   std::condition_variable has_room_;
   std::array<interval, 2> intervals_;
   byte_list copies_;
+  std::atomic<std::size_t> copied_{0};  // the size of copies_, for who does not hold the mutex
   bool is_refused_ = false;
   byte_list drained_;  // of the saving thread
 };
