@@ -164,6 +164,7 @@ class trained {
     for (; calls > 0; --calls) change(keys);
   }
   [[nodiscard]] std::uint64_t steps() const { return step_; }
+  void reseed(std::uint64_t seed) { random_.seed(seed); }
   /// Steps go on from here.
   void steps(std::uint64_t now) { step_ = now; }
   std::vector<key_type> draw(key_type keys, index_t n) {
