@@ -43,13 +43,16 @@ class peak_resource final : public std::pmr::memory_resource {
     held -= bytes;
     std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
   }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+    return this == &other;
+  }
 };
 
 /// A cut of 3000 rows, and a saving thread that stands still in the middle of it.
 class stopped_saver {
  public:
-  explicit stopped_saver(index_t copy_budget) : saves_(folder_.path(), {.copy_budget = copy_budget, .memory = &memory}) {
+  explicit stopped_saver(index_t copy_budget)
+      : saves_(folder_.path(), {.copy_budget = copy_budget, .memory = &memory}) {
     saves_.add("items", *table).or_throw();
     table.begin_step();
     table.train(keys_from(0, 3000));

@@ -84,7 +84,9 @@ TEST_CASE("hazard H13: a key that is deleted and comes back is there, with the r
   CHECK(all.erased() == 1);
 }
 
-TEST_CASE("hazard H12: a key that is inserted and deleted is not there, nor one that was evicted, nor a negative one lost") {
+TEST_CASE(
+    "hazard H12: a key that is inserted and deleted is not there, nor one that was evicted, nor a negative "
+    "one lost") {
   saved_keys all;
   all.train({500, 501, static_cast<key_type>(-1), static_cast<key_type>(-2), 1ULL << 63});
   all.erase({500});
@@ -104,7 +106,9 @@ TEST_CASE("hazard H12: a key that is inserted and deleted is not there, nor one 
   CHECK(all.erased() == 99);
 }
 
-TEST_CASE("checkpoint: a key that is evicted and admitted again has its new row, and a row number that is used again its new key") {
+TEST_CASE(
+    "checkpoint: a key that is evicted and admitted again has its new row, and a row number that is used "
+    "again its new key") {
   saved_keys all;
   for (int i = 0; i < 4; ++i) {
     all.train(keys_from(0, 10));
@@ -115,7 +119,8 @@ TEST_CASE("checkpoint: a key that is evicted and admitted again has its new row,
   }
 }
 
-TEST_CASE("checkpoint: rows that are updated in the step of a cut, before or after it, are in the right file") {
+TEST_CASE(
+    "checkpoint: rows that are updated in the step of a cut, before or after it, are in the right file") {
   saved_keys all;
   all.table.begin_step();
   all.table.train({1, 2});
@@ -235,7 +240,9 @@ TEST_CASE("checkpoint: an exception in the middle of a save leaves its changes t
     void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
       std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
     }
-    [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+    [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+      return this == &other;
+    }
   } memory;
   temporary_folder folder;
   trained_table table(seed());
@@ -256,7 +263,9 @@ TEST_CASE("checkpoint: an exception in the middle of a save leaves its changes t
       CHECK(cut.value().is_running());  // it may be written again, or destroyed
     }
     memory.left = -1;
-    { const checkpoint_cut dropped = std::move(cut.value()); }
+    {
+      const checkpoint_cut dropped = std::move(cut.value());
+    }
     save(saves, false);
     CHECK(restored(folder.path()).content == table.content());
     for (const std::string& name : folder.names()) CHECK(name.ends_with(".drt"));
@@ -270,7 +279,9 @@ TEST_CASE("checkpoint: where the first full file is not written, no delta can be
   checkpoint_folder saves(folder.path());
   saves.add("items", *table).or_throw();
   table.step(200);
-  { const auto cut = take(saves, true); }
+  {
+    const auto cut = take(saves, true);
+  }
   CHECK(take(saves, false).code() == errc::invalid_value);
   save(saves, true);
   table.step(200);
@@ -328,7 +339,9 @@ TEST_CASE("checkpoint: training goes on after a restore as if nothing had happen
   CHECK(restored(folder.path()).content == table.content());
 }
 
-TEST_CASE("apply_delta: a table follows the files one by one; one that it has is passed over, a gap changes nothing") {
+TEST_CASE(
+    "apply_delta: a table follows the files one by one; one that it has is passed over, a gap changes "
+    "nothing") {
   saved_keys all;
   trained_table served(1);
   checkpoint_position at;
@@ -386,7 +399,9 @@ TEST_CASE("apply_delta: a delta that continues an older state is refused") {
   checkpoint_folder continued(apart.path());
   continued.add("items", *others).or_throw();
   REQUIRE(continued.restore().ok());
-  { const auto dropped = take(continued, false); }
+  {
+    const auto dropped = take(continued, false);
+  }
   others.train({3});
   save(continued, false);
   const std::string second = path_of(apart, false, 3);

@@ -113,11 +113,12 @@ struct small_chain {
   keyed_content of_full, of_delta;
 };
 
-/// What a restore of a folder says, and whether the table is unchanged where it says nothing but a fault.
+/// What a restore of a folder says, and what the table holds then.
 struct outcome {
   errc code = errc::ok;
   std::string message;
   read_back read;
+  bool is_unchanged = false;
 };
 outcome try_restore(const std::string& folder) {
   trained_table table(1);
@@ -128,12 +129,10 @@ outcome try_restore(const std::string& folder) {
   checkpoint_folder saves(folder);
   saves.add("items", *table).or_throw();
   auto read = saves.restore();
-  if (!read) {
-    CHECK(table.content() == before);
-    return {read.code(), read.fault().message(), {}};
-  }
+  if (!read)
+    return {read.code(), read.fault().message(), {table.content(), {}, {}, 0}, table.content() == before};
   REQUIRE(read.value());
-  outcome found{errc::ok, {}, {table.content(), read.value()->at, read.value()->state, 0}};
+  outcome found{errc::ok, {}, {table.content(), read.value()->at, read.value()->state, 0}, false};
   for (const fault& one : read.value()->passed_over) found.message += one.message() + '\n';
   found.read.passed_over = read.value()->passed_over.size();
   // A delta may follow only what is the newest.
@@ -152,10 +151,8 @@ void bad_delta(const char* what, const std::function<void(file_parts&)>& change,
   // What does not fit the tables is a fault, and what is no delta of this chain is left out.
   CAPTURE(found.message);
   CHECK(found.message.find(message) != std::string::npos);
-  if (found.code == errc::ok) {
-    CHECK(found.read.content.rows == chain.of_full.rows);
-    CHECK(found.read.at.number == 1);
-  }
+  CHECK(found.read.content.rows == chain.of_full.rows);  // the file before
+  if (found.code == errc::ok) CHECK(found.read.at.number == 1);
 }
 void bad_full(const char* what, const std::function<void(file_parts&)>& change, errc code,
               const std::string& message) {
@@ -169,6 +166,7 @@ void bad_full(const char* what, const std::function<void(file_parts&)>& change, 
   CHECK(found.code == code);
   CHECK(found.message.find(message) != std::string::npos);
   CHECK(found.message.find(chain.full()) != std::string::npos);
+  CHECK(found.is_unchanged);
 }
 
 }  // namespace
@@ -206,6 +204,7 @@ TEST_CASE("checkpoint: of a file with any one bit changed nothing is taken") {
         const outcome found = try_restore(chain.folder.path());
         if (full) {
           REQUIRE(found.code == errc::invalid_value);
+          REQUIRE(found.is_unchanged);
         } else {
           REQUIRE(found.code == errc::ok);
           REQUIRE(found.read.passed_over == 1);
@@ -260,7 +259,9 @@ TEST_CASE("checkpoint: where the newest chain is damaged, the one before is read
   CHECK(none.message.find(full) != std::string::npos);
 }
 
-TEST_CASE("checkpoint: a delta in the middle that is damaged or missing ends the chain, and the next file is a full one") {
+TEST_CASE(
+    "checkpoint: a delta in the middle that is damaged or missing ends the chain, and the next file is a "
+    "full one") {
   for (const bool is_missing : {false, true}) {
     small_chain chain;
     chain.table.train({2, 2});
@@ -294,90 +295,121 @@ TEST_CASE("checkpoint: a delta in the middle that is damaged or missing ends the
 
 TEST_CASE("checkpoint: deltas with numbers that don't fit are passed over") {
   bad_delta("another chain", [](file_parts& f) { f.number("checkpoint, chain") ^= 2; }, "");
-  bad_delta("a gap", [](file_parts& f) { f.number("checkpoint, to") = 2, f.number("checkpoint, from") = 3; },
-            "its place in a chain can't be");
-  bad_delta("of the full file's number", [](file_parts& f) { f.number("checkpoint, from") = 2; },
-            "its place in a chain can't be");
-  bad_delta("longer than its name", [](file_parts& f) { f.number("checkpoint, to") = 9; },
-            "is the file 9, and its name has another number");
-  bad_delta("no chain", [](file_parts& f) { f.number("checkpoint, chain") = 0; }, "its place in a chain can't be");
-  bad_delta("no number of a chain", [](file_parts& f) { f.remove_number("checkpoint, chain"); },
-            "is no checkpoint: has no number \"checkpoint, chain\"");
-  bad_delta("no to", [](file_parts& f) { f.remove_number("checkpoint, to"); },
-            "is no checkpoint: has no number \"checkpoint, to\"");
-  bad_delta("a full file by its numbers", [](file_parts& f) { f.number("checkpoint, from") = 0; },
-            "is a full file, and not a delta");
-  bad_delta("no step", [](file_parts& f) { f.remove_number("items, step"); },
-            "table \"items\": has no number, step");
-  bad_delta("a step before the first", [](file_parts& f) { f.number("items, step") = 7; },
-            "its numbers don't fit together");
-  bad_delta("records of later steps", [](file_parts& f) { --f.number("items, step"); },
-            "its step is after that of the file");
-  bad_delta("a step of 2^32", [](file_parts& f) { f.number("items, step") += index_t{1} << 32; },
-            "its numbers don't fit together");
-  bad_delta("fewer rows than records", [](file_parts& f) { f.number("items, rows") = 1; },
-            "its numbers don't fit together");
-  bad_delta("rows below 0", [](file_parts& f) { f.number("items, rows") = -1; }, "its numbers don't fit together");
-  bad_delta("more rows than records, of all", [](file_parts& f) { f.number("items, whole") = 1; },
-            "its numbers don't fit together");
+  bad_delta(
+      "a gap", [](file_parts& f) { f.number("checkpoint, to") = 2, f.number("checkpoint, from") = 3; },
+      "its place in a chain can't be");
+  bad_delta(
+      "of the full file's number", [](file_parts& f) { f.number("checkpoint, from") = 2; },
+      "its place in a chain can't be");
+  bad_delta(
+      "longer than its name", [](file_parts& f) { f.number("checkpoint, to") = 9; },
+      "is the file 9, and its name has another number");
+  bad_delta(
+      "no chain", [](file_parts& f) { f.number("checkpoint, chain") = 0; }, "its place in a chain can't be");
+  bad_delta(
+      "no number of a chain", [](file_parts& f) { f.remove_number("checkpoint, chain"); },
+      "no checkpoint: has no number \"checkpoint, chain\"");
+  bad_delta(
+      "no to", [](file_parts& f) { f.remove_number("checkpoint, to"); },
+      "no checkpoint: has no number \"checkpoint, to\"");
+  bad_delta(
+      "a full file by its numbers", [](file_parts& f) { f.number("checkpoint, from") = 0; },
+      "is a full file, and not a delta");
+  bad_delta(
+      "no step", [](file_parts& f) { f.remove_number("items, step"); },
+      "table \"items\": has no number, step");
+  bad_delta(
+      "a step before the first", [](file_parts& f) { f.number("items, step") = 7; },
+      "its numbers don't fit together");
+  bad_delta(
+      "records of later steps", [](file_parts& f) { --f.number("items, step"); },
+      "its step is after that of the file");
+  bad_delta(
+      "a step of 2^32", [](file_parts& f) { f.number("items, step") += index_t{1} << 32; },
+      "its numbers don't fit together");
+  bad_delta(
+      "fewer rows than records", [](file_parts& f) { f.number("items, rows") = 1; },
+      "its numbers don't fit together");
+  bad_delta(
+      "rows below 0", [](file_parts& f) { f.number("items, rows") = -1; }, "its numbers don't fit together");
+  bad_delta(
+      "more rows than records, of all", [](file_parts& f) { f.number("items, whole") = 1; },
+      "its numbers don't fit together");
 }
 
 TEST_CASE("checkpoint: deltas of other tables, and records that can't be") {
-  bad_delta("another name", [](file_parts& f) { f.table("items, records").name = "users, records"; },
-            "table \"items, records\" is not in the file");
-  bad_delta("another format", [](file_parts& f) { f.table("items, records").format = "f16 records"; },
-            "format f16 records in the file, f32 records here");
-  bad_delta("another width", [](file_parts& f) { f.table("items, records").width = 6; },
-            "width 6 in the file, 5 here");
-  bad_delta("another optimizer", [](file_parts& f) { f.table("items, records").state_owner = "adam"; },
-            "the state of adam in the file, of adagrad here");
-  bad_delta("other floats of state",
-            [](file_parts& f) {
-              table_entry& records = f.table("items, records");
-              records.state_floats -= 1;
-              records.row_bytes += 4;
-            },
-            "in the file, ");
-  bad_delta("erased keys of 4 bytes",
-            [](file_parts& f) {
-              f.table("items, erased").row_bytes = 4;
-              f.table("items, erased").rows = 2;
-            },
-            "row bytes 4 in the file, 8 here");
-  bad_delta("erased keys first",
-            [](file_parts& f) {
-              std::swap(f.tables[0], f.tables[1]);
-              std::swap(f.bytes[0], f.bytes[1]);
-            },
-            "erased keys come before the records");
-  bad_delta("a frequency of 2^24", [](file_parts& f) { f.bytes_of("items, records")[16 + 3] = 1; },
-            "its frequency can't be");
-  bad_delta("bytes that are zero", [](file_parts& f) { f.bytes_of("items, records")[20] = 1; },
-            "its frequency can't be");
-  bad_delta("a step before the table's first",
-            [](file_parts& f) { std::memset(f.bytes_of("items, records").data() + 8, 0, 8); },
-            "its step is before the first one of the table");
+  bad_delta(
+      "another name", [](file_parts& f) { f.table("items, records").name = "users, records"; },
+      "table \"items, records\" is not in the file");
+  bad_delta(
+      "another format", [](file_parts& f) { f.table("items, records").format = "f16 records"; },
+      "format f16 records in the file, f32 records here");
+  bad_delta(
+      "another width", [](file_parts& f) { f.table("items, records").width = 6; },
+      "width 6 in the file, 5 here");
+  bad_delta(
+      "another optimizer", [](file_parts& f) { f.table("items, records").state_owner = "adam"; },
+      "the state of adam in the file, of adagrad here");
+  bad_delta(
+      "other floats of state",
+      [](file_parts& f) {
+        table_entry& records = f.table("items, records");
+        records.state_floats -= 1;
+        records.row_bytes += 4;
+      },
+      "in the file, ");
+  bad_delta(
+      "erased keys of 4 bytes",
+      [](file_parts& f) {
+        f.table("items, erased").row_bytes = 4;
+        f.table("items, erased").rows = 2;
+      },
+      "row bytes 4 in the file, 8 here");
+  bad_delta(
+      "erased keys first",
+      [](file_parts& f) {
+        std::swap(f.tables[0], f.tables[1]);
+        std::swap(f.bytes[0], f.bytes[1]);
+      },
+      "erased keys come before the records");
+  bad_delta(
+      "a frequency of 2^24", [](file_parts& f) { f.bytes_of("items, records")[16 + 3] = 1; },
+      "its frequency can't be");
+  bad_delta(
+      "bytes that are zero", [](file_parts& f) { f.bytes_of("items, records")[20] = 1; },
+      "its frequency can't be");
+  bad_delta(
+      "a step before the table's first",
+      [](file_parts& f) { std::memset(f.bytes_of("items, records").data() + 8, 0, 8); },
+      "its step is before the first one of the table");
 }
 
 TEST_CASE("checkpoint: full files that can't be") {
-  bad_full("a delta by its numbers",
-           [](file_parts& f) { f.number("checkpoint, to") = 1, f.number("checkpoint, from") = 1; },
-           errc::invalid_value, "its place in a chain can't be");
-  bad_full("another number", [](file_parts& f) { f.number("checkpoint, to") = 4; }, errc::invalid_value,
-           "is the file 4, and its name has another number");
-  bad_full("without the table", [](file_parts& f) { f.remove_table("items, records"); }, errc::shape_mismatch,
-           "table \"items, records\" is not in the file");
-  bad_full("without tables", [](file_parts& f) { f.tables.clear(), f.bytes.clear(); }, errc::shape_mismatch,
-           "table \"items, records\" is not in the file");
-  bad_full("another optimizer", [](file_parts& f) { f.table("items, records").state_owner = "adam"; },
-           errc::unsupported, "the state of adam");
-  bad_full("other rows than records", [](file_parts& f) { ++f.number("items, rows"); }, errc::invalid_value,
-           "its numbers don't fit together");
-  bad_full("a count of 0", [](file_parts& f) { std::memset(f.bytes_of("items, candidates").data() + 8, 0, 8); },
-           errc::invalid_value, "its count of occurrences can't be");
-  bad_full("a count of 2^56",
-           [](file_parts& f) { f.bytes_of("items, candidates")[15] = 1; },
-           errc::invalid_value, "its count of occurrences can't be");
+  bad_full(
+      "a delta by its numbers",
+      [](file_parts& f) { f.number("checkpoint, to") = 1, f.number("checkpoint, from") = 1; },
+      errc::invalid_value, "its place in a chain can't be");
+  bad_full(
+      "another number", [](file_parts& f) { f.number("checkpoint, to") = 4; }, errc::invalid_value,
+      "is the file 4, and its name has another number");
+  bad_full(
+      "without the table", [](file_parts& f) { f.remove_table("items, records"); }, errc::shape_mismatch,
+      "table \"items, records\" is not in the file");
+  bad_full(
+      "without tables", [](file_parts& f) { f.tables.clear(), f.bytes.clear(); }, errc::shape_mismatch,
+      "table \"items, records\" is not in the file");
+  bad_full(
+      "another optimizer", [](file_parts& f) { f.table("items, records").state_owner = "adam"; },
+      errc::unsupported, "the state of adam");
+  bad_full(
+      "other rows than records", [](file_parts& f) { ++f.number("items, rows"); }, errc::invalid_value,
+      "its numbers don't fit together");
+  bad_full(
+      "a count of 0", [](file_parts& f) { std::memset(f.bytes_of("items, candidates").data() + 8, 0, 8); },
+      errc::invalid_value, "its count of occurrences can't be");
+  bad_full(
+      "a count of 2^56", [](file_parts& f) { f.bytes_of("items, candidates")[15] = 1; }, errc::invalid_value,
+      "its count of occurrences can't be");
 }
 
 TEST_CASE("checkpoint: a filter's state of several rows is refused") {
@@ -405,7 +437,8 @@ TEST_CASE("checkpoint: a filter's state of several rows is refused") {
   CHECK(refused.fault().message().find("table \"items, filter\": must have one row") != std::string::npos);
 }
 
-TEST_CASE("checkpoint: a file of a table that has more rows than most_rows, or steps before this one's first") {
+TEST_CASE(
+    "checkpoint: a file of a table that has more rows than most_rows, or steps before this one's first") {
   temporary_folder folder;
   trained_table table(seed());
   checkpoint_folder saves(folder.path());
@@ -442,9 +475,10 @@ TEST_CASE("checkpoint: two files with one number, and files with other names") {
   CHECK(found.message.find("its name has another number") != std::string::npos);
   // Names that are none.
   small_chain other;
-  for (const char* name : {"full-1.drt", "full-000000000009.drt.saving", "delta-.drt", "full-00000000000x.drt",
-                           "full-99999999999999999999.drt", "full-9223372036854775807.drt", "notes.txt",
-                           "delta-000000000009", "-000000000009.drt"})
+  for (const char* name :
+       {"full-1.drt", "full-000000000009.drt.saving", "delta-.drt", "full-00000000000x.drt",
+        "full-99999999999999999999.drt", "full-9223372036854775807.drt", "notes.txt", "delta-000000000009",
+        "-000000000009.drt"})
     write_bytes(other.folder.path() + '/' + name, "x");
   CHECK(try_restore(other.folder.path()).read.content.rows == other.of_delta.rows);
   CHECK(try_restore(other.folder.path()).read.passed_over == 0);
@@ -466,7 +500,9 @@ TEST_CASE("checkpoint: rows that a header announces and no file has are asked no
     void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
       std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
     }
-    [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+    [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+      return this == &other;
+    }
   };
   small_chain chain;
   file_parts parts = parts_of(chain.full());
@@ -499,7 +535,8 @@ TEST_CASE("checkpoint: rows that a header announces and no file has are asked no
     reader.add("items", *table).or_throw();
     const auto refused = reader.restore({.takes = {}, .memory = &memory});
     CHECK(refused.code() == errc::invalid_value);
-    CHECK(refused.fault().message().find(is_sparse ? "the checksum of bytes" : "truncated") != std::string::npos);
+    CHECK(refused.fault().message().find(is_sparse ? "the checksum of bytes" : "truncated") !=
+          std::string::npos);
     CHECK(memory.largest < 100'000);
     CHECK(table->size() == 0);
   }

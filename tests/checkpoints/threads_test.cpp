@@ -84,10 +84,12 @@ class others {
     while (!done_) {
       auto rows = resolve(here, table_.rows(), one_hot(keys), pooling{combiner::sum, bounds::skip});
       rows.or_throw();
-      lookup(here, rows.value(), matrix_view<float>(out.data(), static_cast<index_t>(keys.size()), width)).or_throw();
+      lookup(here, rows.value(), matrix_view<float>(out.data(), static_cast<index_t>(keys.size()), width))
+          .or_throw();
       for (std::size_t k = 0; k < keys.size(); ++k) {
         const std::vector<float> expected = first_values_of(keys[k], width);
-        const bool is_absent = std::all_of(&out[k * width], &out[k * width] + width, [](float v) { return v == 0; });
+        const bool is_absent =
+            std::all_of(&out[k * width], &out[k * width] + width, [](float v) { return v == 0; });
         if (is_absent) continue;
         ++found;
         if (!std::equal(expected.begin(), expected.end(), &out[k * width])) ++wrong;
@@ -103,7 +105,8 @@ class others {
 
 }  // namespace
 
-TEST_CASE("checkpoint: a file is the table at its cut while threads train, insert, evict, erase and look up") {
+TEST_CASE(
+    "checkpoint: a file is the table at its cut while threads train, insert, evict, erase and look up") {
   for (const int pool_threads : {1, 3}) {
     CAPTURE(pool_threads);
     temporary_folder folder;
@@ -164,7 +167,8 @@ TEST_CASE("checkpoint: a file is the table at its cut while threads train, inser
 
 TEST_CASE("checkpoint: a full table makes room while a cut is written") {
   temporary_folder folder;
-  trained_table table(seed(), {.most_rows = 250, .full = when_full::evict_least_recent, .granule_bytes = 4096});
+  trained_table table(seed(),
+                      {.most_rows = 250, .full = when_full::evict_least_recent, .granule_bytes = 4096});
   checkpoint_folder saves(folder.path());
   saves.add("items", *table).or_throw();
   for (int cut = 0; cut < 10; ++cut) {
@@ -200,7 +204,8 @@ TEST_CASE("checkpoint_reader: lookups beside poll see each row of one file") {
     while (!done) {
       auto rows = resolve(here, served->rows(), one_hot(keys), pooling{combiner::sum, bounds::skip});
       rows.or_throw();
-      lookup(here, rows.value(), matrix_view<float>(out.data(), static_cast<index_t>(keys.size()), width)).or_throw();
+      lookup(here, rows.value(), matrix_view<float>(out.data(), static_cast<index_t>(keys.size()), width))
+          .or_throw();
       for (std::size_t k = 0; k < keys.size(); ++k) {
         for (std::size_t j = 1; j < width; ++j) mixed += out[k * width + j] != out[k * width] ? 1 : 0;
         seen += out[k * width] != 0 ? 1 : 0;

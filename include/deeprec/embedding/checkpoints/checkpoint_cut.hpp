@@ -71,9 +71,7 @@ class checkpoint_cut {
   result<index_t> write(const std::stop_token* stop = nullptr) {
     if (folder_ == nullptr)
       return status(errc::invalid_value, "checkpoint_cut::write: a cut must be written once only");
-    detail::folder_state& folder = *folder_;
     auto done = detail::on_file(path_, "checkpoint_cut::write", [&] { return write_file(stop); });
-    if (done && link_.is_full()) detail::prune_folder(folder.path, folder.options.kept_chains);
     end(done.ok());
     return done;
   }
@@ -107,7 +105,11 @@ class checkpoint_cut {
     }
     for (const auto& one : folder_->attached) file.put(one.bytes.data(), one.bytes.size());
     auto done = file.finish();
-    if (!done) ::unlink(path_.c_str());  // it may have its name already: it is not part of the chain
+    if (!done) {
+      ::unlink(path_.c_str());  // it may have its name already: it is not part of the chain
+    } else if (link_.is_full()) {
+      detail::prune_folder(folder_->path, folder_->options.kept_chains);
+    }
     return done;
   }
   // A file that another saver wrote is not overwritten, and not continued by changes since an older one.

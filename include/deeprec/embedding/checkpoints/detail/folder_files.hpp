@@ -49,12 +49,12 @@ inline bool parse_file_name(std::string_view name, folder_file& file) noexcept {
   return read.ec == std::errc() && read.ptr == name.data() + name.size() && file.number < most;
 }
 
-/// All files, by their numbers. A folder that does not exist has none.
-inline result<std::vector<folder_file>> list_folder(const std::string& path) {
-  std::vector<folder_file> all;
+/// Calls use(name) for every name in a folder. A folder that does not exist has none.
+template <class Use>
+result<void> each_name(const std::string& path, const Use& use) {
   const descriptor folder = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
   if (!folder.open()) {
-    if (errno == ENOENT) return all;
+    if (errno == ENOENT) return {};
     return system_fault("cannot open the folder").in_file(path);
   }
   const int number = ::dup(folder.get());
@@ -66,15 +66,23 @@ inline result<std::vector<folder_file>> list_folder(const std::string& path) {
   }
   errno = 0;
   while (const dirent* const entry = ::readdir(entries)) {
-    if (folder_file file{}; parse_file_name(entry->d_name, file)) all.push_back(file);
+    use(std::string_view(entry->d_name));
     errno = 0;
   }
   const int failed = errno;
   ::closedir(entries);
-  if (failed != 0) {
-    errno = failed;
-    return system_fault("cannot list the folder").in_file(path);
-  }
+  if (failed == 0) return {};
+  errno = failed;
+  return system_fault("cannot list the folder").in_file(path);
+}
+
+/// All files, by their numbers.
+inline result<std::vector<folder_file>> list_folder(const std::string& path) {
+  std::vector<folder_file> all;
+  const auto listed = each_name(path, [&](std::string_view name) {
+    if (folder_file file{}; parse_file_name(name, file)) all.push_back(file);
+  });
+  if (!listed) return listed.fault();
   std::sort(all.begin(), all.end(), [](const folder_file& a, const folder_file& b) {
     return a.number != b.number ? a.number < b.number : a.is_full > b.is_full;
   });
@@ -106,17 +114,33 @@ class folder_lock {
   descriptor file_;
 };
 
-/// Removes the chains before the last `kept` full files, at least one. What can't be removed stays.
+/// Removes the chains before the last `kept` full files, at least one, and what savers left that were killed.
+/// What can't be removed stays. Under the lock.
 inline void prune_folder(const std::string& folder, index_t kept) {
   kept = (std::max)(kept, index_t{1});
-  const auto listed = list_folder(folder);
+  std::vector<std::string> gone;
+  std::vector<folder_file> all;
+  const auto listed = each_name(folder, [&](std::string_view name) {
+    constexpr std::string_view beside = ".saving";
+    folder_file file{};
+    if (parse_file_name(name, file)) {
+      all.push_back(file);
+    } else if (name.ends_with(beside) && parse_file_name(name.substr(0, name.size() - beside.size()), file)) {
+      gone.emplace_back(name);
+    }
+  });
   if (!listed) return;
-  const auto& all = listed.value();
-  index_t fulls = 0;
-  std::size_t first = all.size();
-  while (first > 0 && fulls < kept) fulls += all[--first].is_full ? 1 : 0;
-  if (fulls < kept) return;
-  for (std::size_t i = 0; i < first; ++i) ::unlink((folder + '/' + all[i].name()).c_str());
+  std::vector<std::uint64_t> fulls;
+  for (const folder_file& file : all)
+    if (file.is_full) fulls.push_back(file.number);
+  const auto chains = static_cast<std::size_t>(kept);
+  if (fulls.size() >= chains) {
+    const auto oldest = fulls.begin() + static_cast<std::ptrdiff_t>(fulls.size() - chains);
+    std::nth_element(fulls.begin(), oldest, fulls.end());
+    for (const folder_file& file : all)
+      if (file.number < *oldest) gone.push_back(file.name());
+  }
+  for (const std::string& name : gone) ::unlink((folder + '/' + name).c_str());
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
