@@ -89,10 +89,7 @@ if __name__ == "__main__":
     saves = model.saved_in(folder)
     for turn in range(turns):
         model.turn()
-        cut = (saves.write_full if turn % 3 == 0 else saves.write_delta)(model.turns, background=True)
-        if turn + 1 == turns and writes == "leaves":
-            break  # the interpreter ends while the file is written
-        cut.wait()
+        (saves.write_full if turn % 3 == 0 else saves.write_delta)(model.turns)
         print(model.turns, flush=True)
         if writes == "waits":
             sys.stdin.readline()
