@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,35 +26,34 @@
 
 namespace deeprec_torch {
 
-/// A dense tensor with a name, and the memory that it had when it was added.
-class named_tensor {
+/// A dense tensor, and memory for its values that stays where it is: files are written from there and read into
+/// it.
+class staged_tensor {
  public:
-  named_tensor(std::string name, at::Tensor tensor)
-      : name_(std::move(name)), tensor_(std::move(tensor)), memory_(tensor_.storage()) {}
-
-  /// @error ValueError, NotImplementedError: what no file has
-  [[nodiscard]] static named_tensor checked(const std::string& name, const at::Tensor& tensor) {
-    check_on_host(tensor, name.c_str());
-    TORCH_CHECK_VALUE(format_of(tensor.scalar_type()) != nullptr, "deeprec: ", name,
-                      " must be float32, float16, bfloat16, float64, int64, int32 or uint8 (is ",
-                      at::toString(tensor.scalar_type()), ")");
-    TORCH_CHECK_VALUE(tensor.is_contiguous() && tensor.numel() > 0, "deeprec: ", name,
-                      " must be contiguous and not empty (is ", tensor.sizes(), " with strides ",
-                      tensor.strides(), ")");
-    return {name, tensor};
+  staged_tensor(std::string name, at::Tensor tensor) : name_(std::move(name)), tensor_(std::move(tensor)) {
+    check_on_host(tensor_, name_.c_str());
+    TORCH_CHECK_VALUE(
+        format_of(tensor_.scalar_type()) != nullptr && tensor_.numel() > 0, "deeprec: ", name_,
+        " must be float32, float16, bfloat16, float64, int64, int32 or uint8, and not empty (is ",
+        at::toString(tensor_.scalar_type()), " ", tensor_.sizes(), ")");
+    staged_ = at::empty(tensor_.sizes(), tensor_.options().memory_format(at::MemoryFormat::Contiguous));
   }
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] bool is_same(const named_tensor& other) const {
-    return name_ == other.name_ && tensor_.const_data_ptr() == other.tensor_.const_data_ptr() &&
-           tensor_.scalar_type() == other.tensor_.scalar_type() && tensor_.sizes() == other.tensor_.sizes();
+  /// Whether files have the same of both.
+  [[nodiscard]] bool is_like(const staged_tensor& other) const {
+    return name_ == other.name_ && tensor_.scalar_type() == other.tensor_.scalar_type() &&
+           tensor_.sizes() == other.tensor_.sizes();
   }
+  void set_tensor(const staged_tensor& of) { tensor_ = of.tensor_; }
+  void stage() { staged_.copy_(tensor_); }
+  void unstage() { tensor_.copy_(staged_); }
   [[nodiscard]] deeprec::named_table table() const {
-    const index_t rows = tensor_.dim() > 1 ? tensor_.size(0) : 1;
-    const index_t width = tensor_.numel() / rows;
-    const index_t bytes = width * static_cast<index_t>(tensor_.element_size());
-    return {{name_, format_of(tensor_.scalar_type()), rows, width, bytes, bytes, 0},
-            static_cast<std::byte*>(const_cast<void*>(tensor_.const_data_ptr())),
+    const index_t rows = staged_.dim() > 1 ? staged_.size(0) : 1;
+    const index_t width = staged_.numel() / rows;
+    const index_t bytes = width * static_cast<index_t>(staged_.element_size());
+    return {{name_, format_of(staged_.scalar_type()), rows, width, bytes, bytes, 0},
+            static_cast<std::byte*>(staged_.data_ptr()),
             0};
   }
 
@@ -81,16 +81,25 @@ class named_tensor {
 
   std::string name_;
   at::Tensor tensor_;
-  c10::Storage memory_;  // stays where the tensor gets another one
+  at::Tensor staged_;
 };
 
-inline std::vector<named_tensor> named_tensors(const std::vector<std::string>& names,
-                                               const std::vector<at::Tensor>& tensors) {
+using staged_tensors = std::vector<staged_tensor>;
+
+inline staged_tensors staged(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors) {
   TORCH_CHECK_VALUE(names.size() == tensors.size(), "deeprec: dense tensors must have a name each (are ",
                     tensors.size(), " with ", names.size(), ")");
-  std::vector<named_tensor> made;
-  for (std::size_t i = 0; i < names.size(); ++i) made.push_back(named_tensor::checked(names[i], tensors[i]));
+  staged_tensors made;
+  for (std::size_t i = 0; i < names.size(); ++i) made.emplace_back(names[i], tensors[i]);
   return made;
+}
+/// Takes the tensors of others, where all are alike. A module may have got other ones.
+inline bool took_tensors(staged_tensors& known, const staged_tensors& now) {
+  if (!std::equal(known.begin(), known.end(), now.begin(), now.end(),
+                  [](const auto& a, const auto& b) { return a.is_like(b); }))
+    return false;
+  for (std::size_t i = 0; i < known.size(); ++i) known[i].set_tensor(now[i]);
+  return true;
 }
 
 /// The tables of a collection, which stay while it exists.

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -84,7 +83,7 @@ struct cut_state {
 class saver {
  public:
   saver(std::shared_ptr<tables> all, const std::string& path, const deeprec::checkpoint_options& options,
-        std::vector<named_tensor> tensors)
+        staged_tensors tensors)
       : parts_(std::move(all)), folder_(path, options) {
     parts_.add_to(folder_);
     set_tensors(std::move(tensors));
@@ -93,11 +92,13 @@ class saver {
   saver(const saver&) = delete;
   saver& operator=(const saver&) = delete;
 
-  std::shared_ptr<cut_state> take(bool full, deeprec::training_state state,
-                                  std::vector<named_tensor> tensors) {
+  std::shared_ptr<cut_state> take(bool full, deeprec::training_state state, staged_tensors tensors,
+                                  const std::optional<Tensor>& optimizer) {
     const std::lock_guard lock(calls_);
     expect_no_cut("Checkpoints.cut");
     set_tensors(std::move(tensors));
+    for (staged_tensor& one : tensors_) one.stage();
+    if (optimizer) attach(*optimizer);
     parts_.put_numbers(state.numbers);
     auto cut = raising([&] { return full ? folder_.take_full(state) : folder_.take_delta(state); });
     raise_on_fault(cut);
@@ -140,7 +141,7 @@ class saver {
     one.end(std::nullopt);
   }
 
-  bool restore(std::vector<named_tensor> tensors) {
+  bool restore(staged_tensors tensors) {
     const std::lock_guard lock(calls_);
     expect_no_cut("Checkpoints.restore");
     set_tensors(std::move(tensors));
@@ -148,6 +149,7 @@ class saver {
     raise_on_fault(read);
     if (!read.value()) return false;
     restored_ = std::move(*read.value());
+    for (staged_tensor& one : tensors_) one.unstage();
     parts_.take_numbers(restored_.state);
     return true;
   }
@@ -155,20 +157,19 @@ class saver {
     const std::lock_guard lock(calls_);
     return state_of(restored_.state, restored_.at, restored_.passed_over);
   }
-  /// A list of bytes of the file that was restored, of any length.
-  std::optional<Tensor> restored_bytes(const std::string& name) {
+  /// The optimizer of the file that was restored.
+  std::optional<Tensor> restored_optimizer() {
     const std::lock_guard lock(calls_);
-    const std::string path = restored_path();
-    const auto info = deeprec::describe_file(path);
+    const auto info = deeprec::describe_file(restored_.path);
     raise_on_fault(info);
     const auto& all = info.value().tables;
     const auto found =
-        std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+        std::find_if(all.begin(), all.end(), [](const auto& one) { return one.name == optimizer_name; });
     if (found == all.end()) return std::nullopt;
     Tensor bytes = at::empty({found->width}, at::TensorOptions(at::kByte));
-    const deeprec::named_table into = named_tensor(name, bytes).table();
-    const auto loaded =
-        deeprec::load_tables(path, std::span(&into, 1), {.others = deeprec::load_options::unknown::ignore});
+    const deeprec::named_table into(*found, static_cast<std::byte*>(bytes.data_ptr()), 0);
+    const auto loaded = deeprec::load_tables(restored_.path, std::span(&into, 1),
+                                             {.others = deeprec::load_options::unknown::ignore});
     raise_on_fault(loaded);
     return bytes;
   }
@@ -188,35 +189,29 @@ class saver {
     TORCH_CHECK(before == nullptr || before->has_ended(), who,
                 ": the cut before must be written or dropped first (is not)");
   }
-  /// The dense tensors as they are now: modules may have got others.
-  void set_tensors(std::vector<named_tensor> now) {
-    for (auto old = tensors_.begin(); old != tensors_.end();) {
-      if (std::any_of(now.begin(), now.end(), [&](const auto& one) { return one.is_same(*old); })) {
-        ++old;
-      } else {
-        collection_parts::add(old->name(), [&] { return folder_.remove(old->name()); });
-        old = tensors_.erase(old);
-      }
+  /// The dense tensors as they are now. Others than before end the chain.
+  void set_tensors(staged_tensors now) {
+    if (took_tensors(tensors_, now)) return;
+    while (!tensors_.empty()) {
+      const std::string& name = tensors_.back().name();
+      collection_parts::add(name, [&] { return folder_.remove(name); });
+      tensors_.pop_back();
     }
-    for (named_tensor& one : now) {
-      if (std::any_of(tensors_.begin(), tensors_.end(), [&](const auto& old) { return one.is_same(old); }))
-        continue;
+    for (staged_tensor& one : now) {
       collection_parts::add(one.name(), [&] { return folder_.add(one.table()); });
       tensors_.push_back(std::move(one));
     }
   }
-  [[nodiscard]] std::string restored_path() const {
-    for (const bool full : {true, false}) {
-      std::string path =
-          folder_.path() + '/' + deeprec::detail::folder_file{full, restored_.at.number}.name();
-      if (!full || std::filesystem::exists(path)) return path;
-    }
-    return {};
+  void attach(const Tensor& optimizer) {
+    const auto* const bytes = static_cast<const std::byte*>(optimizer.const_data_ptr());
+    raise_on_fault(raising(
+        [&] { return folder_.attach(optimizer_name, std::vector(bytes, bytes + optimizer.numel())); }));
   }
 
+  static constexpr const char* optimizer_name = "torch optimizer";
   std::mutex calls_;
   collection_parts parts_;
-  std::vector<named_tensor> tensors_;
+  staged_tensors tensors_;
   deeprec::checkpoint_folder folder_;
   std::weak_ptr<cut_state> last_;
   std::shared_ptr<cut_state> written_;
@@ -273,7 +268,7 @@ struct checkpoints_class : torch::CustomClassHolder {
           options.kept_chains = kept_chains;
           options.copy_budget = copy_budget;
           return std::make_shared<saver>(live_tables::shared().at(tables_number), path, options,
-                                         named_tensors(names, tensors));
+                                         staged(names, tensors));
         })) {}
 
   saver& open() const {
@@ -285,13 +280,14 @@ struct checkpoints_class : torch::CustomClassHolder {
   c10::intrusive_ptr<checkpoint_cut_class> take(bool full, std::int64_t step, const whole_numbers& whole,
                                                 const real_numbers& real,
                                                 const std::vector<std::string>& names,
-                                                const std::vector<Tensor>& tensors) const {
+                                                const std::vector<Tensor>& tensors,
+                                                const std::optional<Tensor>& optimizer) const {
     saver& to = open();
     deeprec::training_state state{.step = static_cast<std::uint64_t>(step), .numbers = {}};
     for (const auto& one : whole) state.numbers.push_back({one.key(), index_t{one.value()}});
     for (const auto& one : real) state.numbers.push_back({one.key(), one.value()});
     return c10::make_intrusive<checkpoint_cut_class>(
-        shared, to.take(full, std::move(state), named_tensors(names, tensors)));
+        shared, to.take(full, std::move(state), staged(names, tensors), optimizer));
   }
 
   std::shared_ptr<saver> shared;
@@ -303,21 +299,21 @@ struct follower_class : torch::CustomClassHolder {
                  const std::vector<Tensor>& given)
       : path(std::move(folder)),
         parts(live_tables::shared().at(tables_number)),
-        tensors(named_tensors(names, given)),
+        tensors(staged(names, given)),
         reader(with(tensors)) {}
 
   bool poll(const std::vector<std::string>& names, const std::vector<Tensor>& given) {
     const std::lock_guard lock(calls);
     expect_open();
-    std::vector<named_tensor> now = named_tensors(names, given);
-    if (!std::equal(now.begin(), now.end(), tensors.begin(), tensors.end(),
-                    [](const auto& a, const auto& b) { return a.is_same(b); })) {
-      reader = with(now);  // all values of the other tensors: from a full file on
+    staged_tensors now = staged(names, given);
+    if (!took_tensors(tensors, now)) {
+      reader = with(now);  // the values of others: from a full file on
       tensors = std::move(now);
     }
     const deeprec::checkpoint_position before = reader->position();
     const auto done = raising([&] { return reader->poll(); });
     if (reader->position() != before) {  // also where a file after others has a fault
+      for (staged_tensor& one : tensors) one.unstage();
       state = reader->state();
       parts.take_numbers(state);
     }
@@ -336,10 +332,10 @@ struct follower_class : torch::CustomClassHolder {
   }
 
  private:
-  std::unique_ptr<deeprec::checkpoint_reader> with(const std::vector<named_tensor>& others) {
+  std::unique_ptr<deeprec::checkpoint_reader> with(const staged_tensors& others) {
     auto files = std::make_unique<deeprec::checkpoint_reader>(path);
     parts.add_to(*files);
-    for (const named_tensor& one : others)
+    for (const staged_tensor& one : others)
       collection_parts::add(one.name(), [&] { return files->add(one.table()); });
     return files;
   }
@@ -348,7 +344,7 @@ struct follower_class : torch::CustomClassHolder {
   std::mutex calls;
   std::string path;
   collection_parts parts;
-  std::vector<named_tensor> tensors;
+  staged_tensors tensors;
   std::unique_ptr<deeprec::checkpoint_reader> reader;
   deeprec::training_state state;  // of the last file
 };
@@ -373,16 +369,15 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       .def("take",
            [](const holder& self, bool full, std::int64_t step, const whole_numbers& whole,
               const real_numbers& real, const std::vector<std::string>& names,
-              const std::vector<Tensor>& tensors) {
-             return self->take(full, step, whole, real, names, tensors);
+              const std::vector<Tensor>& tensors, const std::optional<Tensor>& optimizer) {
+             return self->take(full, step, whole, real, names, tensors, optimizer);
            })
       .def("restore",
            [](const holder& self, const std::vector<std::string>& names, const std::vector<Tensor>& tensors) {
-             return self->open().restore(named_tensors(names, tensors));
+             return self->open().restore(staged(names, tensors));
            })
       .def("restored", [](const holder& self) { return self->open().restored(); })
-      .def("restored_bytes",
-           [](const holder& self, const std::string& name) { return self->open().restored_bytes(name); })
+      .def("restored_optimizer", [](const holder& self) { return self->open().restored_optimizer(); })
       .def("untold", [](const holder& self) { return self->open().untold(); })
       .def("position",
            [](const holder& self) {

@@ -282,6 +282,7 @@ class growing_of final : public growing {
     return made;
   }
   std::unique_ptr<growing_file> file_to_load(const deeprec::table_file_info& info) const override {
+    expect_no_use();
     auto made = std::make_unique<file>();
     made->named = config_.name;
     for (const deeprec::table_entry& entry : info.tables) {

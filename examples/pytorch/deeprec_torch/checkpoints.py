@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from .embedding_collection import EmbeddingCollection
 from .growth import is_real, is_whole
 
-_OPTIMIZER = "torch optimizer"  # the table of its state dict, as bytes
 _WAIT = 100  # milliseconds between two looks at signals
 
 
@@ -108,23 +107,25 @@ class Checkpoints:
     """Files of a folder that a collection is restored from: full files, and deltas, in O(rows that changed).
 
         saves = Checkpoints("/models/ctr", tables, optimizer=adam, dense=net)
-        last = saves.restore()                                    # None: the folder is empty
+        last = saves.restore()                                       # None: the folder is empty
+        written = saves.write_full(last.step if last else 0)
         for step in range(last.step if last else 0, steps):
-            ...                                                   # forward, backward, step
-            if step % 1000 == 999: saves.write_full(step + 1, {"auc": auc}, background=True)
-            elif step % 10 == 9: saves.write_delta(step + 1)
+            ...                                                      # forward, backward, step
+            if step % 1000 == 999: written = saves.write_full(step + 1, {"auc": auc}, background=True)
+            elif step % 10 == 9 and written.done(): saves.write_delta(step + 1)
 
-    A file is the state between two steps: keys, rows, optimizer state, steps, frequencies and admission counters of tables that
-    grow, rows and state of dense ones, the dense tensors, the step and the learning rate. A collection that is restored goes on
-    with the same bits. Files replace each other as a whole, and what restore() reads was checked: after a crash it is the last
-    file that write() or wait() reported, or a newer one. The files are those of deeprec's checkpoint_folder: C++ reads them too.
+    A file is the state between two steps: keys, rows, optimizer state, steps and frequencies of tables that grow, rows and state
+    of dense ones, the dense tensors, the step and the learning rate. A collection that is restored goes on with the same bits, but
+    for what an admission counted since the last full file. What restore() reads was checked: after a crash it is the last file that
+    write() or wait() reported, or a newer one. The files are those of deeprec's checkpoint_folder: C++ reads them too.
 
     folder       is made by the first write. One writes to it, many may read
     collection   its tables that grow are in one Checkpoints at most; while it exists load_state_dict() and load() of them raise
                  RuntimeError
     optimizer    a torch.optim.Optimizer of the other parameters: its state dict, in each file. That of the collection needs none
     dense        a module, its parameters and persistent buffers as they are at the moment of a cut (the collection may be a part
-                 of it), or a dict of tensors: contiguous, on the CPU. Each file has all of them, and all dense tables
+                 of it), or a dict of tensors, on the CPU. Each file has all of them, and all dense tables. A delta continues
+                 files with the same names, types and shapes
     kept_chains  full files that stay, with their deltas
     copy_budget  bytes of rows that training may copy, because it changes them before they are written. Beyond, it waits
 
@@ -176,13 +177,12 @@ class Checkpoints:
         failed = self._saves.untold()
         if failed:
             warnings.warn(f"Checkpoints: a write in the background failed, and the next file has its changes: {failed}", RuntimeWarning, stacklevel=2)
-        names, tensors = self._dense.now()
+        optimizer = None
         if self.optimizer is not None:
             saved = io.BytesIO()
             torch.save(self.optimizer.state_dict(), saved)
-            names.append(_OPTIMIZER)
-            tensors.append(torch.frombuffer(saved.getbuffer(), dtype=torch.uint8))
-        return Cut(self._saves.take(full, step, whole, real, names, tensors))
+            optimizer = torch.frombuffer(saved.getbuffer(), dtype=torch.uint8)
+        return Cut(self._saves.take(full, step, whole, real, *self._dense.now(), optimizer))
 
     def write_full(self, step: int | None = None, numbers: Mapping[str, int | float] | None = None, background: bool = False) -> Cut:
         """cut(True, step, numbers).write(background). Older chains than kept_chains are removed when the file is written. A
@@ -216,8 +216,9 @@ class Checkpoints:
         as they are whole. None where the folder has no file: then nothing is changed.
 
         ValueError or NotImplementedError where a file does not fit (another width, format, optimizer, shape; a table that it does
-        not have), RuntimeError where no full file is whole: then nothing is changed either, but for a state of `optimizer` that
-        is absent or does not fit, which is read last.
+        not have), and these or RuntimeError where no full file is whole: then nothing is changed either, but for a state of
+        `optimizer` that is absent or does not fit, which is read last. Where files were passed over, the next one must be a full
+        one.
         """
         if not self._saves.restore(*self._dense.now()):
             return None
@@ -227,7 +228,7 @@ class Checkpoints:
         return _restored(self._saves.restored())
 
     def _restore_optimizer(self):
-        saved = self._saves.restored_bytes(_OPTIMIZER)
+        saved = self._saves.restored_optimizer()
         if saved is None:
             raise ValueError(f"Checkpoints.restore: files of {self.folder} must have the state of an optimizer (have none)")
         self.optimizer.load_state_dict(torch.load(io.BytesIO(saved.numpy().tobytes())))

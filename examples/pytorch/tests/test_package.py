@@ -130,12 +130,13 @@ class Lookups(torch.utils.data.Dataset):
             return self.layer(torch.arange(i, i + 20).unsqueeze(0)).squeeze(0)
 
 
-def test_the_program_of_the_docs():
-    page = (Path(__file__).resolve().parents[3] / "docs" / "pytorch.md").read_text().split("## Tables that grow")[1]
+@pytest.mark.parametrize("section, lines", [("Tables that grow", 3), ("Checkpoints", 1)])
+def test_the_programs_of_the_docs(section, lines):
+    page = (Path(__file__).resolve().parents[3] / "docs" / "pytorch.md").read_text().split(f"## {section}\n")[1]
     program = page.split("```python\n")[1].split("```")[0]
     printed = textwrap.dedent(page.split("```")[2].split("\n|")[0]).strip()
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == printed and printed.count("\n") == 2
+    assert ran.stdout.strip() == printed and len(printed.splitlines()) == lines
 
 
 def test_versions_are_printed():

@@ -75,9 +75,10 @@ class Trained:
         return {name: value.clone() for name, value in parts.items()}
 
 
-def differ(one, other):
-    """The names of the parts that do."""
-    return sorted(n for n in one.keys() | other.keys() if n not in one or n not in other or not torch.equal(one[n], other[n]))
+def differ(one, other, full=True):
+    """The names of the parts that do. Deltas, and so files that are not full, have no admission counters."""
+    names = (one.keys() | other.keys()) - (set() if full else {"v.filter"})
+    return sorted(n for n in names if n not in one or n not in other or not torch.equal(one[n], other[n]))
 
 
 if __name__ == "__main__":
@@ -88,10 +89,7 @@ if __name__ == "__main__":
     saves = model.saved_in(folder)
     for turn in range(turns):
         model.turn()
-        cut = (saves.write_full if turn % 3 == 0 else saves.write_delta)(model.turns, background=True)
-        if turn + 1 == turns and writes == "leaves":
-            break  # the interpreter ends while the file is written
-        cut.wait()
+        (saves.write_full if turn % 3 == 0 else saves.write_delta)(model.turns)
         print(model.turns, flush=True)
         if writes == "waits":
             sys.stdin.readline()
