@@ -136,7 +136,8 @@ TEST_CASE("checkpoint: updates wait while the budget is full and a save goes on"
   CHECK(is_done);
   CHECK(saver.written.ok());
   CHECK(saver.rows_written == 3000);
-  // One batch beyond the budget, in each of two lists, each with room for twice as much; and the list of numbers.
+  // One batch beyond the budget, in each of two lists, each with room for twice as much; and the list of
+  // numbers.
   const std::size_t most = 2 * 2 * (static_cast<std::size_t>(budget) + batch * record_bytes) + 3 * 4 * 4096;
   CHECK(saver.memory.most - before < most);
   CHECK(most < 2000 * record_bytes);  // or this says nothing

@@ -1,5 +1,5 @@
-// What deltas are known to get wrong, one case after the other: keys that go and come back, the step of the cut,
-// cuts that are not written.
+// What deltas are known to get wrong, one case after the other: keys that go and come back, the step of the
+// cut, cuts that are not written.
 #include <doctest/doctest.h>
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Files that are not what they should be: damaged, cut off, of other tables, with numbers that don't fit. What is
-// read is a file that was written, or a fault that says what is wrong; tables stay as they were.
+// Files that are not what they should be: damaged, cut off, of other tables, with numbers that don't fit.
+// What is read is a file that was written, or a fault that says what is wrong; tables stay as they were.
 #include <doctest/doctest.h>
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Memory that is refused: to a cut, to the copies of its rows, to the lists of changes, to a restore, to a delta that
-// is applied. Every allocation in turn: a status, and nothing is lost.
+// Memory that is refused: to a cut, to the copies of its rows, to the lists of changes, to a restore, to a
+// delta that is applied. Every allocation in turn: a status, and nothing is lost.
 #include <doctest/doctest.h>
 
 #include <cstdint>

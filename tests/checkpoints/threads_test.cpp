@@ -1,5 +1,5 @@
-// Cuts of a table that other threads train, insert into, evict from and look up: while the file is written, and at
-// the moment of the cut itself. The content at the cut is copied while nothing runs.
+// Cuts of a table that other threads train, insert into, evict from and look up: while the file is written,
+// and at the moment of the cut itself. The content at the cut is copied while nothing runs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -125,7 +125,8 @@ TEST_CASE(
       others beside(*table);
       for (int cut = 0; cut < 14; ++cut) {
         step(3);
-        // Every other cut is taken while the others run; what it has is not known, but the next delta follows it.
+        // Every other cut is taken while the others run; what it has is not known, but the next delta follows
+        // it.
         const bool is_known = cut % 2 == 0;
         keyed_content then;
         const auto taken_now = [&] {

@@ -26,8 +26,8 @@
 
 namespace deeprec_torch {
 
-/// A dense tensor, and memory for its values that stays where it is: files are written from there and read into
-/// it.
+/// A dense tensor, and memory for its values that stays where it is: files are written from there and read
+/// into it.
 class staged_tensor {
  public:
   staged_tensor(std::string name, at::Tensor tensor) : name_(std::move(name)), tensor_(std::move(tensor)) {
