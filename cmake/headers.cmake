@@ -321,6 +321,19 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/cuda_stream_memory.hpp
     include/deeprec/memory/detail/managed_budget.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/memory/plans/block_lifetime.hpp
+    include/deeprec/memory/plans/block_plan.hpp
+    include/deeprec/memory/plans/block_policy.hpp
+    include/deeprec/memory/plans/check_block_plan.hpp
+    include/deeprec/memory/plans/detail/bin_fit.hpp
+    include/deeprec/memory/plans/detail/block_planner.hpp
+    include/deeprec/memory/plans/detail/block_problem.hpp
+    include/deeprec/memory/plans/detail/capacity_search.hpp
+    include/deeprec/memory/plans/detail/check_lifetimes.hpp
+    include/deeprec/memory/plans/detail/gap_fit.hpp
+    include/deeprec/memory/plans/detail/section_search.hpp
+    include/deeprec/memory/plans/detail/start_fit.hpp
+    include/deeprec/memory/plans/detail/work_budget.hpp
     include/deeprec/memory/reclaimer.hpp
     include/deeprec/ops.hpp
     include/deeprec/ops/cast.hpp
