@@ -302,6 +302,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/step_nodes.hpp
     include/deeprec/graph/step/detail/step_values.hpp
     include/deeprec/graph/step/lane_steps.hpp
+    include/deeprec/graph/step/plan_memory.hpp
     include/deeprec/graph/step/staged_options.hpp
     include/deeprec/graph/step/staged_program.hpp
     include/deeprec/graph/step/step_costs.hpp
@@ -320,7 +321,11 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/cuda_stream_memory.hpp
     include/deeprec/memory/detail/managed_budget.hpp
+    include/deeprec/memory/detail/planned_chunk.hpp
+    include/deeprec/memory/detail/planned_places.hpp
+    include/deeprec/memory/detail/request_record.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/memory/planned_resource.hpp
     include/deeprec/memory/plans/block_lifetime.hpp
     include/deeprec/memory/plans/block_plan.hpp
     include/deeprec/memory/plans/block_policy.hpp
@@ -481,6 +486,7 @@ set(DEEPREC_HEADERS
     include/deeprec/simd/rounding_vectors.hpp
     include/deeprec/simd/transpose_tiles.hpp
     include/deeprec/simd/vectors.hpp
+    include/deeprec/support/address_poison.hpp
     include/deeprec/support/atomics.hpp
     include/deeprec/support/bulk.hpp
     include/deeprec/support/containers.hpp

@@ -14,6 +14,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/memory/planned_resource.hpp>
 #include <deeprec/schedule/micro_batch.hpp>
 #include <deeprec/support/bulk.hpp>
 
@@ -31,8 +32,11 @@ class step_by_lanes {
 
   /// @param model    outlives it
   /// @param prepare  called for each part before it is used, on the part's thread; may be empty
-  step_by_lanes(deeprec::executor_ref on, Model& model, part_maker prepare = {})
-      : on_(on), model_(&model), prepare_(std::move(prepare)) {
+  /// @param scratch  memory of the step, that of parts from its lanes; null: the default
+  step_by_lanes(deeprec::executor_ref on, Model& model, part_maker prepare = {},
+                deeprec::planned_resource* scratch = nullptr)
+      : pool_(on), on_(pool_), model_(&model), prepare_(std::move(prepare)), scratch_(scratch) {
+    if (scratch != nullptr) on_.memory = scratch;
     const index_t lanes = std::clamp<index_t>(on.processors(), 1, by_.most);
     lanes_.reserve(static_cast<std::size_t>(lanes));
     for (index_t k = 0; k < lanes; ++k) lanes_.push_back({model.make_pass(), {}, {}, {}});
@@ -63,7 +67,7 @@ class step_by_lanes {
     batch_ = &batch;
     whole_ = &whole;
     parts_ended_ = std::move(parts_ended);
-    return step_.run(on_, batch.rows());
+    return step_.run(pool_, batch.rows());
   }
 
  private:
@@ -76,7 +80,9 @@ class step_by_lanes {
   lane& lane_of(const deeprec::micro_chunk& chunk) { return lanes_[static_cast<std::size_t>(chunk.lane)]; }
   status of_part(const deeprec::micro_chunk& chunk) {
     deeprec::inline_executor here;
-    deeprec::executor_ref on(here);
+    deeprec::executor_ref this_thread(here);
+    step_context on(this_thread);
+    if (scratch_ != nullptr) on.memory = scratch_->begin_part(chunk.lane);
     lane& some = lane_of(chunk);
     if (prepare_) prepare_(chunk);
     some.batch = batch_->part(chunk, some.by_slot);
@@ -87,9 +93,11 @@ class step_by_lanes {
     return model_->backward(on, some.pass, some.batch, some.step, static_cast<float>(share));
   }
 
-  deeprec::executor_ref on_;
+  deeprec::executor_ref pool_;
+  step_context on_;
   Model* model_;
   part_maker prepare_;
+  deeprec::planned_resource* scratch_;
   std::function<void()> parts_ended_;
   deeprec::micro_lanes by_;
   deeprec::micro_batch<> step_{by_, deeprec::loss_reduction::sum};  // the share of a part is in its gradient

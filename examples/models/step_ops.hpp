@@ -17,7 +17,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <deeprec/core/batch_traits.hpp>
@@ -102,26 +104,48 @@ struct located_rows {
   }
 };
 
-/// Floats of its own, or those of a stack.
+/// Floats of its own, in memory of its own or in the place that a plan gave it, or those of a stack.
 class matrix {
  public:
   [[nodiscard]] matrix_view<float> make(index_t rows, index_t columns) {
-    memory_.resize(std::max(memory_.size(), static_cast<std::size_t>(rows * columns)));
-    const matrix_view<float> made(memory_.data(), rows, columns);
-    view_ = made;
-    return made;
+    const auto needed = static_cast<std::size_t>(rows * columns);
+    float* to = place_.data();
+    if (needed > place_.size()) {
+      memory_.resize(std::max(memory_.size(), needed));
+      to = memory_.data();
+    }
+    made_ = {to, rows, columns};
+    view_ = made_;
+    return made_;
   }
-  void refer(matrix_view<const float> to) { view_ = to; }
+  void refer(matrix_view<const float> to) {
+    made_ = {};
+    view_ = to;
+  }
   [[nodiscard]] matrix_view<const float> view() const { return view_; }
   /// @pre made, not referred to
-  [[nodiscard]] matrix_view<float> writable() { return {memory_.data(), view_.extent(0), view_.extent(1)}; }
+  [[nodiscard]] matrix_view<float> writable() { return made_; }
   [[nodiscard]] index_t rows() const { return view_.extent(0); }
+  /// Of the floats that it made.
+  [[nodiscard]] index_t own_bytes() const {
+    return made_.extent(0) * made_.extent(1) * static_cast<index_t>(sizeof(float));
+  }
+  [[nodiscard]] std::span<const std::byte> memory() const {
+    if (view_.extent(0) == 0 || view_.extent(1) == 0) return {};
+    return std::as_bytes(std::span(view_.row(0), view_.row(view_.extent(0) - 1) + view_.extent(1)));
+  }
+  void place(std::span<std::byte> memory) {
+    place_ = {static_cast<float*>(static_cast<void*>(memory.data())), memory.size() / sizeof(float)};
+    memory_ = {};
+  }
   [[nodiscard]] index_t value_bytes() const {
     return view_.extent(0) * view_.extent(1) * static_cast<index_t>(sizeof(float));
   }
 
  private:
   std::vector<float> memory_;
+  std::span<float> place_;
+  matrix_view<float> made_;
   matrix_view<const float> view_;
 };
 
@@ -145,6 +169,9 @@ struct deeprec::batch_traits<T> {
 template <>
 struct deeprec::batch_traits<ctr::matrix> {
   static index_t bytes(const ctr::matrix& v) { return v.value_bytes(); }
+  static index_t own_bytes(const ctr::matrix& v) { return v.own_bytes(); }
+  static std::span<const std::byte> memory(const ctr::matrix& v) { return v.memory(); }
+  static void place(ctr::matrix& v, std::span<std::byte> memory) { v.place(memory); }
   static index_t samples(const ctr::matrix& v) { return v.rows(); }
   static void refer(const ctr::matrix& whole, index_t first, index_t count, ctr::matrix& part) {
     part.refer(whole.view().rows(first, count));
@@ -161,6 +188,7 @@ struct deeprec::batch_traits<ctr::matrix> {
 template <>
 struct deeprec::batch_traits<ctr::weight_gradients> {
   static index_t bytes(const ctr::weight_gradients& v) { return v.value_bytes(); }
+  static std::span<const std::byte> memory(const ctr::weight_gradients& v) { return v.row.memory(); }
   static void make_room(ctr::weight_gradients& whole, index_t, const ctr::weight_gradients& part) {
     static_cast<void>(whole.row.make(1, part.row.view().extent(1)));
   }

@@ -21,6 +21,7 @@
 #include <deeprec/graph/passes/smart_stage.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
+#include <deeprec/graph/step/plan_memory.hpp>
 #include <deeprec/graph/step/staged_program.hpp>
 #include <deeprec/graph/step/step_costs.hpp>
 #include <deeprec/graph/step/step_program.hpp>
@@ -130,13 +131,17 @@ class graph_training<Source>::body {
  public:
   body(const make_step<Source>& make, const graph_options& how)
       : how_(how),
+        scratch_(how.memory_plan, 1, how.threads),
+        ahead_(how.memory_plan && how.prefetch > 0, 1, 0),
         step_(make([this](Source& rows) { return read(rows); })),
         flat_(step_.graph.flat().or_throw()) {
     cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
-    const deeprec::sample_cut samples = how.by_lanes ? deeprec::by_lanes() : deeprec::sample_cut{};
+    const deeprec::sample_cut samples =
+        how.by_lanes ? deeprec::by_lanes({}, scratch_.memory()) : deeprec::sample_cut{};
     std::vector<char> ahead(static_cast<std::size_t>(flat_.size()), 0);
     if (how.prefetch > 0) {
       const deeprec::staged_options options{.capacity = static_cast<std::size_t>(how.prefetch),
+                                            .staged_memory = ahead_.resource(),
                                             .samples = samples};
       staged_.emplace((how.smart_stage ? deeprec::staged_program::compile(step_.graph, cut_, options)
                                        : deeprec::staged_program::compile(step_.graph, options))
@@ -164,20 +169,28 @@ class graph_training<Source>::body {
     read_ = &read;
     settle(step_);
     deeprec::pipeline_statistics made;
-    const auto done = [&](const deeprec::step_state& state) {
-      if (steps_++ == 0) take_bytes(step_.graph, state);
+    const auto done = [&](deeprec::step_state& state) {
+      if (steps_++ == 0) {
+        take_bytes(step_.graph, state);
+        place_values(state);
+      }
       trained(state.get(step_.source).rows);
+      scratch_.end();
+      scratch_.begin(how_.batch_size);
       times_->wait();
     };
+    scratch_.begin(how_.batch_size);
     deeprec::executor_ref on_pool(pool);
     step_context on(on_pool);
     on.trace = &*times_;
+    on.memory = scratch_.resource();
     if (recorder_) recorder_->name_thread("train");
     times_->wait();
     try {
       if (staged_) {
         deeprec::context<deeprec::thread_pool> threads(pool);
         threads.trace = &*times_;
+        threads.memory = scratch_.resource();
         staged_->run(threads, done).or_throw();
         made = staged_->statistics();
       } else {
@@ -189,6 +202,8 @@ class graph_training<Source>::body {
     } catch (const std::exception& wrong) {
       rethrow_innermost(wrong);
     }
+    scratch_.end();
+    ahead_.end();
     times_->take(watch, [&](index_t op, double seconds) {
       double& all = seconds_of_[static_cast<std::size_t>(op)];
       all += seconds;
@@ -198,6 +213,12 @@ class graph_training<Source>::body {
     return made;
   }
 
+  [[nodiscard]] memory_use memory() const {
+    memory_use use = values_;
+    ahead_.add_to(use);
+    scratch_.add_to(use);
+    return use;
+  }
   [[nodiscard]] std::string explain() const {
     std::string ahead, behind;
     index_t ops = 0, opaque = 0;
@@ -277,10 +298,28 @@ class graph_training<Source>::body {
   }
   bool read(Source& rows) {
     if (recorder_ && staged_) recorder_->name_thread("ahead");
+    if (staged_) ahead_.begin(0);
     return (*read_)(rows);
   }
 
+  // After the first step, by whose values it is planned.
+  void place_values(deeprec::step_state& state) {
+    if (!how_.memory_plan || how_.by_lanes) return;
+    const deeprec::value_plan plan =
+        staged_ ? plan_memory(*staged_).or_throw() : plan_memory(*alone_, state).or_throw();
+    if (staged_) {
+      deeprec::place_values(*staged_, plan).or_throw();
+    } else {
+      deeprec::place_values(state, plan).or_throw();
+    }
+    values_.values = plan.bytes;
+    values_.values_apart = plan.apart_bytes;
+  }
+
   graph_options how_;
+  step_scratch scratch_;  // of the training
+  step_scratch ahead_;    // of what runs ahead of it, on one thread
+  memory_use values_{};
   graph_step_of<Source> step_;
   deeprec::flat_graph flat_;
   deeprec::stage_cut cut_;
@@ -311,6 +350,10 @@ deeprec::pipeline_statistics graph_training<Source>::run(deeprec::thread_pool& p
 template <class Source>
 std::string graph_training<Source>::explain() const {
   return body_->explain();
+}
+template <class Source>
+memory_use graph_training<Source>::memory() const {
+  return body_->memory();
 }
 template <class Source>
 void graph_training<Source>::write_trace() const {

@@ -23,6 +23,7 @@
 
 #include "models/history_data.hpp"
 #include "models/step_maker.hpp"
+#include "step_scratch.hpp"
 #include "stopwatch.hpp"
 
 namespace ctr {
@@ -34,10 +35,12 @@ using make_step = std::function<graph_step_of<Source>(reader_of<Source>)>;
 struct graph_options {
   bool smart_stage = false;
   bool by_lanes = false;  ///< sample-wise ops run for parts of a batch
-  int threads = 1;        ///< of the pool
-  int prefetch = 16;      ///< steps between the stage and the rest; 0: no stage
-  std::string trace;      ///< file for the spans of all ops; empty: none
-  std::string picture;    ///< file for the graph in Graphviz's language; empty: none
+  bool memory_plan = false;
+  index_t batch_size = 0;  ///< the largest
+  int threads = 1;         ///< of the pool
+  int prefetch = 16;       ///< steps between the stage and the rest; 0: no stage
+  std::string trace;       ///< file for the spans of all ops; empty: none
+  std::string picture;     ///< file for the graph in Graphviz's language; empty: none
 };
 
 template <class Source>
@@ -57,6 +60,7 @@ class graph_training {
   /// The graph and the cut in words: how many ops of which kinds are where, and why the others are not
   /// staged.
   [[nodiscard]] std::string explain() const;
+  [[nodiscard]] memory_use memory() const;
   /// To the file that the options name, where they name one.
   void write_trace() const;
 

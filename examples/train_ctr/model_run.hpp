@@ -85,6 +85,8 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   if (o.is_graph() || !stepped_by_hand<Model>) {
     as_graph.emplace(make_graph(graph_use::train), graph_options{.smart_stage = o.smart_stage,
                                                                  .by_lanes = o.micro_batch == 0,
+                                                                 .memory_plan = o.memory_plan,
+                                                                 .batch_size = o.batch_size,
                                                                  .threads = o.threads,
                                                                  .prefetch = o.prefetch,
                                                                  .trace = o.trace,
@@ -124,6 +126,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
     }
   }
   if (as_graph) result.graph = as_graph->explain();
+  result.memory = as_graph ? as_graph->memory() : hand.memory();
   result.samples_per_second =
       static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();
 

@@ -73,6 +73,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::IsMember({"direct", "graph"}));
   app.add_flag("--smart-stage", o.smart_stage,
                "run all that no weight has a part in ahead of the step: decode, hash, bucket");
+  app.add_flag("--memory-plan", o.memory_plan,
+               "scratch memory of steps from an arena that is planned after some steps; values of a graph's "
+               "step share memory too, where its ops run for whole batches (--micro-batch 1)");
   app.add_option("--trace", o.trace, "write when each op ran to this file, for ui.perfetto.dev")
       ->check(output);
   app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz")->check(output);
@@ -203,7 +206,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     if (!o.models.empty()) return wrong("--predict is not for --model: the file of --load has its name");
     for (const char* const name :
          {"--data", "--test", "--items", "--save", "--json", "--trace", "--graph", "--export", "--test-rows",
-          "--synthesize", "--keys", "--admit", "--ttl", "--capacity"}) {
+          "--memory-plan", "--synthesize", "--keys", "--admit", "--ttl", "--capacity"}) {
       if (app.count(name) > 0) return wrong((std::string(name) + " is not for --predict").c_str());
     }
     return std::nullopt;
@@ -225,6 +228,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   }
   if (o.smart_stage && o.prefetch == 0) {
     return wrong("--smart-stage needs a thread: --prefetch above 0");
+  }
+  if (o.memory_plan && o.stale_window > 0) {
+    return wrong(
+        "--memory-plan is not for --stale-window: steps that are in flight at once would share an arena");
   }
   for (const char* const name : {"--admit", "--ttl", "--capacity"}) {
     if (app.count(name) > 0 && !o.has_raw_keys())

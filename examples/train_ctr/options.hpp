@@ -46,6 +46,7 @@ struct options {
   float temperature = 0;  // 0: the model's default
   std::string step;       // "graph", "direct"; empty: the former where one of the next three is set
   bool smart_stage = false;
+  bool memory_plan = false;
   std::string trace, graph;
   std::string load, save;
   std::string predict, output;

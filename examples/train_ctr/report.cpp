@@ -55,6 +55,16 @@ void print(const table_counts& of) {
       1e-6 * static_cast<double>(of.filter_bytes));
 }
 
+void print(const memory_use& of) {
+  const auto megabytes = [](std::size_t bytes) { return 1e-6 * static_cast<double>(bytes); };
+  std::printf("         scratch of %lld of %lld steps from an arena of %.2f MB (%.2f live at once)",
+              static_cast<long long>(of.served_steps), static_cast<long long>(of.steps), megabytes(of.arena),
+              megabytes(of.live));
+  if (of.values > 0)
+    std::printf("; values in %.2f MB, %.2f apart", megabytes(of.values), megabytes(of.values_apart));
+  std::printf("; %.2f page faults a step\n", of.faults);
+}
+
 void print(const std::vector<score>& scores, const options& o) {
   const bool by_user =
       std::any_of(scores.begin(), scores.end(), [](const score& s) { return !std::isnan(s.user_auc); });
@@ -89,6 +99,7 @@ void print(const std::vector<score>& scores, const options& o) {
       std::fputs(s.graph.c_str(), stdout);
     }
     if (s.has_raw_keys) print(*s.tables);
+    if (o.memory_plan && s.samples > 0) print(s.memory);
   }
   for (const score& s : scores) {
     if (s.stages.stages.empty()) continue;
@@ -132,6 +143,7 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
                         {"prefetch", o.prefetch},
                         {"stale_window", o.stale_window},
                         {"micro_batch", o.micro_batch},
+                        {"memory_plan", o.memory_plan},
                         {"batch_size", o.batch_size},
                         {"epochs", o.epochs},
                         {"threads", o.threads},
@@ -165,6 +177,16 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
       for (std::size_t p = 0; p < part_names.size(); ++p) {
         one["share"][part_names[p]] = s.watch.seconds(p) / s.watch.total();
       }
+    }
+    if (s.samples > 0) {
+      one["memory"] = {{"steps", s.memory.steps},
+                       {"served_steps", s.memory.served_steps},
+                       {"missed_steps", s.memory.missed_steps},
+                       {"arena_bytes", s.memory.arena},
+                       {"live_bytes", s.memory.live},
+                       {"value_bytes", s.memory.values},
+                       {"value_bytes_apart", s.memory.values_apart},
+                       {"faults_per_step", s.memory.faults}};
     }
     out["models"].push_back(one);
   }

@@ -13,6 +13,7 @@
 #include "ctr_rows.hpp"
 #include "models/slot_tables.hpp"
 #include "options.hpp"
+#include "step_scratch.hpp"
 #include "stopwatch.hpp"
 
 namespace ctr {
@@ -31,6 +32,7 @@ struct score {
   stopwatch watch;
   deeprec::pipeline_statistics stages;
   std::string graph;      ///< of the step, in words
+  memory_use memory{};    ///< of the training
   std::string unwritten;  ///< why a file of this model could not be written; empty: all were
 
   void set_auc(deeprec::auc& area) {

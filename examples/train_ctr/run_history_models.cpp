@@ -156,6 +156,8 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
     };
   };
   graph_training<history_batch> steps(make_graph(graph_use::train), {.smart_stage = o.smart_stage,
+                                                                     .memory_plan = o.memory_plan,
+                                                                     .batch_size = o.batch_size,
                                                                      .threads = o.threads,
                                                                      .prefetch = o.prefetch,
                                                                      .trace = o.trace,
@@ -187,6 +189,7 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
     if (!o.save.empty()) save();
   }
   result.graph = steps.explain();
+  result.memory = steps.memory();
   result.samples_per_second =
       static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();
 

@@ -41,6 +41,7 @@
 #include "models/model.hpp"
 #include "models/step_by_lanes.hpp"
 #include "options.hpp"
+#include "step_scratch.hpp"
 #include "stopwatch.hpp"
 
 namespace ctr {
@@ -79,8 +80,16 @@ class step_in_parts {
  public:
   enum class rows_are : unsigned char { looked_up_here, looked_up_before };
 
-  step_in_parts(thread_pool& pool, Model& model, index_t parts, rows_are rows)
-      : pool_(&pool), on_pool_(pool), model_(&model), step_(parts), parts_(static_cast<std::size_t>(parts)) {
+  /// @param scratch  memory of the step: chunk 0 of the updates, 1 of the lookups, 2 of the rest; null: the
+  ///        default
+  step_in_parts(thread_pool& pool, Model& model, index_t parts, rows_are rows,
+                deeprec::planned_resource* scratch = nullptr)
+      : pool_(&pool), model_(&model), step_(parts), parts_(static_cast<std::size_t>(parts)) {
+    if (scratch != nullptr) {
+      on_pool_.memory = scratch;
+      on_this_thread_.memory = scratch->chunk(1);
+      computing_.memory = scratch->chunk(2);
+    }
     if (rows == rows_are::looked_up_here) {
       step_.stage("look up", 1, [this](const deeprec::micro_chunk& chunk) {
         part_state& some = begin(chunk);
@@ -90,7 +99,7 @@ class step_in_parts {
     step_.stage("compute", 0, [this, rows](const deeprec::micro_chunk& chunk) {
       part_state& some =
           rows == rows_are::looked_up_here ? parts_[static_cast<std::size_t>(chunk.number)] : begin(chunk);
-      return compute(on_pool_, *model_, some.batch, *some.step, *watch_);
+      return compute(computing_, *model_, some.batch, *some.step, *watch_);
     });
     model_->for_each_stack([this](const char* name, deeprec::mlp<>& stack) {
       step_.layer(name, stack);
@@ -130,10 +139,12 @@ class step_in_parts {
   }
 
   thread_pool* pool_;
-  deeprec::executor_ref on_pool_;
+  deeprec::executor_ref pool_ref_{*pool_};
+  step_context on_pool_{pool_ref_}, computing_{pool_ref_};
   Model* model_;
   deeprec::inline_executor here_;
-  deeprec::executor_ref on_this_thread_{here_};
+  deeprec::executor_ref here_ref_{here_};
+  step_context on_this_thread_{here_ref_};
   deeprec::micro_batch<> step_;
   std::vector<part_state> parts_;
   const ctr_batch* batch_ = nullptr;
@@ -286,16 +297,22 @@ template <class Model>
 class by_hand {
  public:
   by_hand(thread_pool&, Model&, const options&) {}
+  [[nodiscard]] memory_use memory() const { return {}; }
 };
 template <stepped_by_hand Model>
 class by_hand<Model> {
  public:
-  by_hand(thread_pool& pool, Model& model, const options& o) : pool_(&pool), model_(&model), options_(&o) {
-    if (o.micro_batch == 0 && o.stale_window == 0) by_lanes_.emplace(deeprec::executor_ref(pool), model);
+  by_hand(thread_pool& pool, Model& model, const options& o)
+      : pool_(&pool), model_(&model), options_(&o), scratch_(o.memory_plan, 3, o.threads) {
+    using part_maker = typename step_by_lanes<Model>::part_maker;
+    if (o.micro_batch == 0 && o.stale_window == 0) {
+      by_lanes_.emplace(deeprec::executor_ref(pool), model, part_maker(), scratch_.memory());
+    }
     if (o.micro_batch <= 1) return;
     using rows_are = typename step_in_parts<Model>::rows_are;
     in_parts_.emplace(pool, model, o.micro_batch,
-                      o.stale_window > 0 ? rows_are::looked_up_before : rows_are::looked_up_here);
+                      o.stale_window > 0 ? rows_are::looked_up_before : rows_are::looked_up_here,
+                      scratch_.memory());
   }
 
   /// Trains with the rows of the feed until it ends or over() is true, which the thread that reads calls too.
@@ -310,12 +327,15 @@ class by_hand<Model> {
       return train_in_window(*pool_, feed, o.batch_size, tables, *model_, o.stale_window,
                              in_parts_ ? &*in_parts_ : nullptr, watch, stop, trained);
     }
-    deeprec::executor_ref on_pool(*pool_);
+    deeprec::executor_ref pool(*pool_);
+    step_context on_pool(pool);
+    on_pool.memory = scratch_.resource();
     const deeprec::awake scope(*pool_);
     return for_each_batch(*pool_, feed, o.batch_size, ids_for<Model>(tables), tables, o.prefetch, over,
                           [&](const ctr_batch& batch) {
                             watch.lap(part::read);
                             ++begun;
+                            scratch_.begin(batch.rows());
                             model_->begin(batch.rows(), step_);
                             model_->admit(on_pool, batch, step_).or_throw();
                             if (by_lanes_ && by_lanes_->shares(batch.rows())) {
@@ -326,14 +346,22 @@ class by_hand<Model> {
                             } else {
                               train(on_pool, *model_, batch, step_, watch).or_throw();
                             }
+                            scratch_.end();
                             trained(batch.rows());
                           });
+  }
+
+  [[nodiscard]] memory_use memory() const {
+    memory_use use;
+    scratch_.add_to(use);
+    return use;
   }
 
  private:
   thread_pool* pool_;
   Model* model_;
   const options* options_;
+  step_scratch scratch_;
   typename Model::step step_;
   std::optional<step_by_lanes<Model>> by_lanes_;
   std::optional<step_in_parts<Model>> in_parts_;

@@ -11,6 +11,7 @@
 #include <deeprec/graph/passes/staged_graph.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
+#include <deeprec/graph/step/plan_memory.hpp>
 #include <deeprec/graph/step/staged_options.hpp>
 #include <deeprec/graph/step/staged_program.hpp>
 #include <deeprec/graph/step/step_costs.hpp>

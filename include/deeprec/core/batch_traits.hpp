@@ -30,8 +30,14 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///   split(v, first, count)  samples [first, first + count), as a view
 ///   check(v)                whether split() can be called: O(1), or one read of the value
 ///   bytes(v)                of what the samples refer to
-/// and for gradients
+/// for gradients
 ///   accumulate(sum, part, weight)   sum += weight * part, element by element
+/// and for values of a step_graph whose memory is planned (plan_memory.hpp)
+///   own_bytes(v)      of the content that v holds itself; 0 where it refers to other memory
+///   memory(v)         the bytes that v refers to, its own or others: a std::span<const std::byte>. Which
+///                     input of an op an output refers to must not depend on data. May be left out: it may be
+///                     any
+///   place(v, bytes)   from now on v keeps its content there, where it fits; what it held is lost
 template <class T>
 struct batch_traits {};
 

@@ -29,7 +29,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// do. Other ops run for the whole batch: one between sample-wise ops, such as a layer with statistics over
 /// the batch, is a barrier, and each part keeps its values until the step ends.
 ///
-/// @pre     the resources of the context and of the state are thread-safe; so is the trace sink
+/// @param scratch  memory of the parts, which allocate from its lanes; the caller begins its step before a
+///        run
+/// @pre     the resource of the context is thread-safe, unless there is scratch; so are that of the state and
+///          the trace sink
 /// @post    a value that only sample-wise ops take is not in the state, unless step_graph::keep
 /// @numerics the parts depend on the number of samples alone, and gradients are summed in a tree: the same
 ///          bits for any number of threads. They are not those of the whole batch, but for one part
@@ -41,8 +44,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///          local that ops of both kinds access. run() returns shape_mismatch for values of different numbers
 ///          of samples
 /// @example @snippet tests/graph/lane_steps_test.cpp by_lanes
-[[nodiscard]] inline sample_cut by_lanes(const micro_lanes& lanes = {}) {
-  return {lanes, &detail::lane_cutter::make};
+[[nodiscard]] inline sample_cut by_lanes(const micro_lanes& lanes = {}, planned_resource* scratch = nullptr) {
+  return {lanes, scratch, &detail::lane_cutter::make};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

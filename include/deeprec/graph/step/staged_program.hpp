@@ -42,6 +42,10 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+namespace detail {
+struct staged_access;
+}  // namespace detail
+
 /// A graph made ready to run in several threads. It holds the ops and not the graph, and the states of all
 /// steps in flight.
 ///
@@ -168,6 +172,7 @@ class staged_program {
   [[nodiscard]] const pipeline_statistics& statistics() const noexcept { return run_->statistics; }
 
  private:
+  friend struct detail::staged_access;
   staged_program(std::unique_ptr<detail::staged_run> run, index_t source)
       : run_(std::move(run)), source_(source) {}
 
@@ -250,5 +255,16 @@ class staged_program {
   std::unique_ptr<detail::staged_run> run_;
   index_t source_;
 };
+
+namespace detail {
+
+/// What runs behind the last cut: for one step at a time.
+struct staged_access {
+  static step_storage& home(const staged_program& program) noexcept { return program.run_->home(); }
+  static const task_plan& rest(const staged_program& program) noexcept { return program.run_->plan(0); }
+  static bool by_lanes(const staged_program& program) noexcept { return program.run_->by_lanes(); }
+};
+
+}  // namespace detail
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -39,6 +39,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
+class planned_resource;
+
 namespace detail {
 struct state_access;
 }  // namespace detail
@@ -46,11 +48,13 @@ struct state_access;
 /// How ops that are sample-wise run: on whole batches, or as by_lanes() (lane_steps.hpp) has it.
 struct sample_cut {
   micro_lanes lanes{};
+  /// Scratch memory of parts, from its lanes. Null: from the context's resource.
+  planned_resource* scratch = nullptr;
   /// Makes a cutter for the ops `here`, by number; null where none of them is sample-wise.
   result<std::unique_ptr<detail::step_cutter>> (*make)(const detail::step_core& graph, const flat_graph& flat,
                                                        std::shared_ptr<const detail::step_layout> layout,
                                                        const std::vector<bool>& here, task_order order,
-                                                       const micro_lanes& lanes) = nullptr;
+                                                       const sample_cut& cut) = nullptr;
 };
 
 struct step_options {
@@ -170,7 +174,7 @@ class step_program {
     if (options.samples.make != nullptr) {
       auto cutter = options.samples.make(g, flat.value(), std::move(layout),
                                          std::vector<bool>(static_cast<std::size_t>(g.size()), true),
-                                         options.order, options.samples.lanes);
+                                         options.order, options.samples);
       if (!cutter) return cutter.fault();
       made.cutter_ = std::move(cutter).value();
     }
@@ -223,10 +227,14 @@ class step_program {
   /// @post    as run(), with its bits
   /// @cost    as deeprec::run_on: no allocation but those of the ops, some 100 ns for an op
   /// @threads one run at a time for one state
-  /// @error   as run()
+  /// @error   as run(); unsupported: values share memory (place_values)
   template <class C>
   [[nodiscard]] result<bool> run_on(C&& on, step_state& state) const {
     detail::check_step_executor<C>();
+    if (detail::state_access::storage(state).shares_memory()) {
+      return status(errc::unsupported,
+                    "step_program::run_on: values must not share memory, as plan_memory places them");
+    }
     return counted(state, [&](detail::step_storage& step) {
       return detail::run_step(on, *plan_, step, [&](const auto& ctx, detail::step_storage& s) {
         if (s.runner != nullptr) return s.runner->run(ctx, s);

@@ -26,6 +26,8 @@
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
+#include <deeprec/graph/step/step_program.hpp>
+#include <deeprec/memory/planned_resource.hpp>
 #include <deeprec/plan/plan_run.hpp>
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/schedule/micro_batch.hpp>
@@ -38,6 +40,7 @@ struct lane_levels {
   std::shared_ptr<const step_layout> layout;
   std::vector<lane_level> levels;
   micro_lanes lanes;
+  planned_resource* scratch;  // of parts; null: the context's
 };
 
 class lane_run final : public step_runner {
@@ -48,6 +51,7 @@ class lane_run final : public step_runner {
     for (std::size_t k = 1; k < levels().size(); ++k) {
       const std::string name = "level " + std::to_string(k);
       if (levels()[k].by_parts) {
+        if (first_of_parts_ == nullptr) first_of_parts_ = &levels()[k];
         step_.stage(name, 0, [this, k](const micro_chunk& chunk) { return run_part(levels()[k], chunk); });
         for (const passed_value& v : levels()[k].joined) {
           if (v.parts->gradient == nullptr) continue;
@@ -101,7 +105,9 @@ class lane_run final : public step_runner {
       v.parts->refer(whole_->place(v.slot), chunk.first, chunk.count, mine.place(v.slot));
     inline_executor thread;
     executor_ref here(thread);
-    const context<executor_ref> ctx(here, static_cast<const environment&>(*on_));
+    context<executor_ref> ctx(here, static_cast<const environment&>(*on_));
+    if (planned_resource* const scratch = shared_->scratch; scratch != nullptr)
+      ctx.memory = &level == first_of_parts_ ? scratch->begin_part(chunk.lane) : scratch->lane(chunk.lane);
     const float share = chunk_of(samples_, chunk.chunks, chunk.number, loss_reduction::mean).weight;
     const step_call call{ctx, whole_->step, share};
     const call_in_flight guard(mine, call);
@@ -157,6 +163,7 @@ class lane_run final : public step_runner {
   micro_batch<> step_;
 
   // Of the step in flight.
+  const lane_level* first_of_parts_ = nullptr;
   const context<executor_ref>* on_ = nullptr;
   step_storage* whole_ = nullptr;
   index_t samples_ = 0;
@@ -173,7 +180,8 @@ class lane_cutter final : public step_cutter {
   static result<std::unique_ptr<step_cutter>> make(const step_core& g, const flat_graph& flat,
                                                    std::shared_ptr<const step_layout> layout,
                                                    const std::vector<bool>& here, task_order order,
-                                                   const micro_lanes& lanes) {
+                                                   const sample_cut& cut) {
+    const micro_lanes& lanes = cut.lanes;
     for (const index_t of : {lanes.most, lanes.fewest, lanes.samples}) {
       if (of < 1) {
         return status(errc::invalid_value, "by_lanes: members of micro_lanes must be at least 1", {.is = of});
@@ -183,8 +191,8 @@ class lane_cutter final : public step_cutter {
     if (!levels) return levels.fault();
     std::unique_ptr<step_cutter> cutter;
     if (!levels.value().empty()) {
-      cutter =
-          std::make_unique<lane_cutter>(lane_levels{std::move(layout), std::move(levels).value(), lanes});
+      cutter = std::make_unique<lane_cutter>(
+          lane_levels{std::move(layout), std::move(levels).value(), lanes, cut.scratch});
     }
     return {std::move(cutter)};
   }

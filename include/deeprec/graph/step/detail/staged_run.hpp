@@ -109,8 +109,7 @@ class staged_run {
     if (options_.samples.make != nullptr) {
       std::vector<bool> rest;
       for (index_t v = 0; v < g.size(); ++v) rest.push_back(v != source && cuts_after(v) == 0);
-      auto cutter =
-          options_.samples.make(g, flat, layout_, rest, task_order::as_added, options_.samples.lanes);
+      auto cutter = options_.samples.make(g, flat, layout_, rest, task_order::as_added, options_.samples);
       if (!cutter) return cutter.fault();
       if (cutter.value() != nullptr) rest_ = cutter.value()->make_runner(options_.memory);
     }
@@ -129,6 +128,9 @@ class staged_run {
     return plans_[static_cast<std::size_t>(part)];
   }
   [[nodiscard]] const staged_options& options() const noexcept { return options_; }
+  /// Where the values of the rest lie.
+  [[nodiscard]] step_storage& home() noexcept { return *home_; }
+  [[nodiscard]] bool by_lanes() const noexcept { return rest_ != nullptr; }
 
   // --- one run after another: by the caller's thread, while no other works on it --------------------------
 

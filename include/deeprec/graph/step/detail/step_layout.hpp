@@ -40,6 +40,7 @@ class step_layout {
     const value_type* type;
     std::shared_ptr<const void> constant;
     std::size_t offset;
+    bool kept;  // the caller reads it when a step has ended
   };
   struct cell {
     std::int32_t slot = -1;
@@ -55,9 +56,12 @@ class step_layout {
       first_slot_.push_back(static_cast<std::int32_t>(slots_.size()));
       kinds_.push_back(op.kind);
       if (op.kind == op_kind::stage) continue;
-      for (const value_type* type : op.outputs) {
+      for (std::size_t port = 0; port < op.outputs.size(); ++port) {
+        const value_type* const type = op.outputs[port];
+        const bool kept =
+            std::find(op.kept.begin(), op.kept.end(), static_cast<index_t>(port)) != op.kept.end();
         end = (end + type->alignment - 1) / type->alignment * type->alignment;
-        slots_.push_back({type, op.constant, end});
+        slots_.push_back({type, op.constant, end, kept});
         alignment_ = (std::max)(alignment_, type->alignment);
         end += type->size;
       }
@@ -96,7 +100,14 @@ class step_layout {
                                             : first_slot_[at(op)] + static_cast<std::int32_t>(port);
   }
   [[nodiscard]] std::span<const slot> slots() const noexcept { return slots_; }
+  /// The first slot of an op, whose outputs follow.
+  [[nodiscard]] std::int32_t first_slot(index_t op) const noexcept { return first_slot_[at(op)]; }
   [[nodiscard]] std::span<const cell> cells() const noexcept { return cells_; }
+  /// Of an op: its inputs, then its outputs.
+  [[nodiscard]] std::span<const cell> cells_of(index_t op) const noexcept {
+    const std::size_t end = op + 1 < size() ? first_cell_[at(op + 1)] : cells_.size();
+    return std::span(cells_).subspan(first_cell_[at(op)], end - first_cell_[at(op)]);
+  }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
 
@@ -189,6 +200,23 @@ class step_storage : public step_cells {
     return is_shared(i) ? shared_->home->place(slot) : block_ + layout_->slots()[i].offset;
   }
 
+  /// Values of the slots keep their content at their offsets in one block from now on.
+  struct placed_value {
+    std::int32_t slot;
+    std::size_t offset, bytes;
+  };
+  void place_values(std::span<const placed_value> values, std::size_t bytes, std::size_t alignment) {
+    auto* const fresh = bytes == 0 ? nullptr : static_cast<std::byte*>(memory_->allocate(bytes, alignment));
+    for (const placed_value& v : values) {
+      const step_layout::slot& s = layout_->slots()[static_cast<std::size_t>(v.slot)];
+      s.type->place(place(v.slot), {fresh + v.offset, v.bytes});
+    }
+    free_placed();
+    placed_ = {fresh, bytes, alignment};
+  }
+  /// Whether values share memory, which holds in the order of the plan only.
+  [[nodiscard]] bool shares_memory() const noexcept { return placed_.at != nullptr; }
+
   std::optional<plan_run> run;
   std::unique_ptr<step_runner> runner;  // null: one op after the other
   index_t step = 0;
@@ -205,6 +233,11 @@ class step_storage : public step_cells {
     }
     if (block_ != nullptr) memory_->deallocate(block_, layout_->bytes(), layout_->alignment());
     block_ = nullptr;
+    free_placed();
+  }
+  void free_placed() noexcept {
+    if (placed_.at != nullptr) memory_->deallocate(placed_.at, placed_.bytes, placed_.alignment);
+    placed_ = {};
   }
 
   std::shared_ptr<const step_layout> layout_;
@@ -214,6 +247,10 @@ class step_storage : public step_cells {
   std::pmr::vector<void*> pointers_;
   std::byte* block_ = nullptr;
   std::size_t made_ = 0;
+  struct {
+    std::byte* at = nullptr;
+    std::size_t bytes = 0, alignment = 1;
+  } placed_;
 };
 
 /// A plan of the ops for which `here` is true, by the numbers of the graph; the others have no task. What the

@@ -2,6 +2,7 @@
 //
 //   make      in the state's memory where the type takes a resource, or a copy of a constant
 //   parts     views of some samples, and how parts are joined, from batch_traits
+//   place     memory that the step chose for its content, from batch_traits
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <memory_resource>
 #include <new>
 #include <ranges>
+#include <span>
 #include <tuple>
 #include <type_traits>
 
@@ -51,6 +53,10 @@ struct value_type {
   void (*destroy)(void* place);
   std::int64_t (*bytes)(const void* value);
   value_parts parts{};
+  /// Null: batch_traits has no place().
+  std::int64_t (*own_bytes)(const void* value) = nullptr;
+  std::span<const std::byte> (*memory)(const void* value) = nullptr;  // null: no memory()
+  void (*place)(void* value, std::span<std::byte> memory) = nullptr;
 };
 
 template <class T>
@@ -94,6 +100,38 @@ constexpr value_parts parts_of_value() {
   return parts;
 }
 
+template <class T>
+inline constexpr bool is_placed = requires(const T& v, T& to, std::span<std::byte> memory) {
+  batch_traits<T>::own_bytes(v);
+  batch_traits<T>::place(to, memory);
+};
+template <class T>
+constexpr auto own_bytes_of() -> std::int64_t (*)(const void*) {
+  if constexpr (is_placed<T>) {
+    return [](const void* v) { return std::int64_t{batch_traits<T>::own_bytes(*static_cast<const T*>(v))}; };
+  } else {
+    return nullptr;
+  }
+}
+template <class T>
+constexpr auto memory_of() -> std::span<const std::byte> (*)(const void*) {
+  if constexpr (requires(const T& v) { batch_traits<T>::memory(v); }) {
+    return [](const void* v) -> std::span<const std::byte> {
+      return batch_traits<T>::memory(*static_cast<const T*>(v));
+    };
+  } else {
+    return nullptr;
+  }
+}
+template <class T>
+constexpr auto place_of() -> void (*)(void*, std::span<std::byte>) {
+  if constexpr (is_placed<T>) {
+    return [](void* v, std::span<std::byte> memory) { batch_traits<T>::place(*static_cast<T*>(v), memory); };
+  } else {
+    return nullptr;
+  }
+}
+
 /// Of a local: made by a function, which stands in the place of a constant.
 template <class T>
 inline constexpr value_type type_of_local{
@@ -119,6 +157,9 @@ inline constexpr value_type type_of_value{
     },
     [](void* place) { static_cast<T*>(place)->~T(); },
     [](const void* v) { return bytes_of_value(*static_cast<const T*>(v)); },
-    parts_of_value<T>()};
+    parts_of_value<T>(),
+    own_bytes_of<T>(),
+    memory_of<T>(),
+    place_of<T>()};
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
