@@ -1,7 +1,7 @@
 // The blocks of a step: planned_resource, malloc, huge pages and the pools of the standard library.
 //
-//   memory/step64MiB/malloc   a step that allocates 64 MiB, writes a byte to each page and frees it: the time of
-//                             malloc over ours (speedup), of malloc on huge pages (speedup_huge)
+//   memory/step64MiB/malloc   a step that allocates 64 MiB, writes a byte to each page and frees it: the time
+//                             of malloc over ours (speedup), of malloc on huge pages (speedup_huge)
 //   memory/pair               a step of 48 requests of 1 KB to 1 MB with nested and overlapping lifetimes:
 //                             nanoseconds of a request and its end (ns), of the peers (ns_malloc ...)
 #include <benchmark/benchmark.h>
@@ -80,7 +80,8 @@ std::vector<event> events_of_step() {
   std::vector<std::uint32_t> live;
   std::vector<std::uint32_t> bytes;
   for (std::uint32_t b = 0; b < requests; ++b)
-    bytes.push_back(static_cast<std::uint32_t>(1024 << random() % 10) + static_cast<std::uint32_t>(random() % 1000));
+    bytes.push_back(static_cast<std::uint32_t>(1024 << random() % 10) +
+                    static_cast<std::uint32_t>(random() % 1000));
   std::uint32_t next = 0;
   while (next < requests || !live.empty()) {
     if (next < requests && (live.size() < 2 || (live.size() < 8 && random() % 2 == 0))) {
@@ -123,7 +124,9 @@ void pair(benchmark::State& state, const std::string& name) {
     ours();
     const auto in_ns = [&](double seconds) { return seconds / static_cast<double>(steps * pairs) * 1e9; };
     const auto peer = [&](const std::string& counter, memory_bench::run_events run) {
-      f.note(counter, in_ns(seconds_of([&] { run(events.data(), events.size(), bytes.data(), steps, blocks.data()); })));
+      f.note(
+          counter,
+          in_ns(seconds_of([&] { run(events.data(), events.size(), bytes.data(), steps, blocks.data()); })));
     };
     f.sample([&] {
       f.add("ns", in_ns(seconds_of(ours)));
@@ -134,7 +137,8 @@ void pair(benchmark::State& state, const std::string& name) {
     const planned_report report = memory.report();
     if (report.missed_steps > 0 || report.served_steps + 4 < report.steps)
       return state.SkipWithError("a step was not served");
-    f.note("arena_over_live", static_cast<double>(report.planned_bytes) / static_cast<double>(report.live_bytes));
+    f.note("arena_over_live",
+           static_cast<double>(report.planned_bytes) / static_cast<double>(report.live_bytes));
     f.report(state);
   }
 }

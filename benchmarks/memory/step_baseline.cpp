@@ -10,7 +10,8 @@ namespace DEEPREC_BASELINE_NS {
 
 using memory_bench::event;
 
-void malloc_events(const event* events, std::size_t count, const std::uint32_t*, std::size_t steps, void** blocks) {
+void malloc_events(const event* events, std::size_t count, const std::uint32_t*, std::size_t steps,
+                   void** blocks) {
   for (std::size_t s = 0; s < steps; ++s) {
     for (std::size_t i = 0; i < count; ++i) {
       const event e = events[i];
@@ -46,14 +47,14 @@ void resource_events(Resource& memory, const event* events, std::size_t count, c
 
 void pool_events(const event* events, std::size_t count, const std::uint32_t* bytes, std::size_t steps,
                  void** blocks) {
-  static std::pmr::unsynchronized_pool_resource pool({.max_blocks_per_chunk = 0,
-                                                      .largest_required_pool_block = std::size_t{1} << 22},
-                                                     std::pmr::new_delete_resource());
+  static std::pmr::unsynchronized_pool_resource pool(
+      {.max_blocks_per_chunk = 0, .largest_required_pool_block = std::size_t{1} << 22},
+      std::pmr::new_delete_resource());
   resource_events(pool, events, count, bytes, steps, blocks, [](auto&) {});
 }
 
 void monotonic_events(const event* events, std::size_t count, const std::uint32_t* bytes, std::size_t steps,
-                 void** blocks) {
+                      void** blocks) {
   static std::pmr::monotonic_buffer_resource buffer(std::size_t{1} << 28, std::pmr::new_delete_resource());
   resource_events(buffer, events, count, bytes, steps, blocks, [](auto& memory) { memory.release(); });
 }

@@ -132,7 +132,6 @@ class graph_training<Source>::body {
   body(const make_step<Source>& make, const graph_options& how)
       : how_(how),
         scratch_(how.memory_plan, 1, how.threads),
-        ahead_(how.memory_plan && how.prefetch > 0, 1, 0),
         step_(make([this](Source& rows) { return read(rows); })),
         flat_(step_.graph.flat().or_throw()) {
     cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
@@ -140,9 +139,10 @@ class graph_training<Source>::body {
         how.by_lanes ? deeprec::by_lanes({}, scratch_.memory()) : deeprec::sample_cut{};
     std::vector<char> ahead(static_cast<std::size_t>(flat_.size()), 0);
     if (how.prefetch > 0) {
-      const deeprec::staged_options options{.capacity = static_cast<std::size_t>(how.prefetch),
-                                            .staged_memory = ahead_.resource(),
-                                            .samples = samples};
+      const deeprec::staged_options options{
+          .capacity = static_cast<std::size_t>(how.prefetch),
+          .feed = [this](deeprec::step_state& step) { scratch_.begin(step.get(step_.source).rows); },
+          .samples = samples};
       staged_.emplace((how.smart_stage ? deeprec::staged_program::compile(step_.graph, cut_, options)
                                        : deeprec::staged_program::compile(step_.graph, options))
                           .or_throw());
@@ -176,10 +176,8 @@ class graph_training<Source>::body {
       }
       trained(state.get(step_.source).rows);
       scratch_.end();
-      scratch_.begin(how_.batch_size);
       times_->wait();
     };
-    scratch_.begin(how_.batch_size);
     deeprec::executor_ref on_pool(pool);
     step_context on(on_pool);
     on.trace = &*times_;
@@ -203,7 +201,6 @@ class graph_training<Source>::body {
       rethrow_innermost(wrong);
     }
     scratch_.end();
-    ahead_.end();
     times_->take(watch, [&](index_t op, double seconds) {
       double& all = seconds_of_[static_cast<std::size_t>(op)];
       all += seconds;
@@ -215,7 +212,6 @@ class graph_training<Source>::body {
 
   [[nodiscard]] memory_use memory() const {
     memory_use use = values_;
-    ahead_.add_to(use);
     scratch_.add_to(use);
     return use;
   }
@@ -298,8 +294,9 @@ class graph_training<Source>::body {
   }
   bool read(Source& rows) {
     if (recorder_ && staged_) recorder_->name_thread("ahead");
-    if (staged_) ahead_.begin(0);
-    return (*read_)(rows);
+    const bool more = (*read_)(rows);
+    if (more && !staged_) scratch_.begin(rows.rows);
+    return more;
   }
 
   // After the first step, by whose values it is planned.
@@ -317,8 +314,9 @@ class graph_training<Source>::body {
   }
 
   graph_options how_;
-  step_scratch scratch_;  // of the training
-  step_scratch ahead_;    // of what runs ahead of it, on one thread
+  // Of the training. What runs ahead of it makes rows that are resolved there and used here: their memory is
+  // the default's, which is thread-safe.
+  step_scratch scratch_;
   memory_use values_{};
   graph_step_of<Source> step_;
   deeprec::flat_graph flat_;

@@ -36,11 +36,10 @@ struct graph_options {
   bool smart_stage = false;
   bool by_lanes = false;  ///< sample-wise ops run for parts of a batch
   bool memory_plan = false;
-  index_t batch_size = 0;  ///< the largest
-  int threads = 1;         ///< of the pool
-  int prefetch = 16;       ///< steps between the stage and the rest; 0: no stage
-  std::string trace;       ///< file for the spans of all ops; empty: none
-  std::string picture;     ///< file for the graph in Graphviz's language; empty: none
+  int threads = 1;      ///< of the pool
+  int prefetch = 16;    ///< steps between the stage and the rest; 0: no stage
+  std::string trace;    ///< file for the spans of all ops; empty: none
+  std::string picture;  ///< file for the graph in Graphviz's language; empty: none
 };
 
 template <class Source>

@@ -86,7 +86,6 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
     as_graph.emplace(make_graph(graph_use::train), graph_options{.smart_stage = o.smart_stage,
                                                                  .by_lanes = o.micro_batch == 0,
                                                                  .memory_plan = o.memory_plan,
-                                                                 .batch_size = o.batch_size,
                                                                  .threads = o.threads,
                                                                  .prefetch = o.prefetch,
                                                                  .trace = o.trace,

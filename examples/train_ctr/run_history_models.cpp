@@ -157,7 +157,6 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
   };
   graph_training<history_batch> steps(make_graph(graph_use::train), {.smart_stage = o.smart_stage,
                                                                      .memory_plan = o.memory_plan,
-                                                                     .batch_size = o.batch_size,
                                                                      .threads = o.threads,
                                                                      .prefetch = o.prefetch,
                                                                      .trace = o.trace,

@@ -27,7 +27,7 @@ struct memory_use {
   index_t missed_steps = 0;                  ///< of these, that left their plan
   std::size_t arena = 0, live = 0;           ///< bytes of scratch: the arena; the most that lives at once
   std::size_t values = 0, values_apart = 0;  ///< bytes of values: in their block; each for itself
-  double faults = 0;                         ///< minor page faults of a step of the process, without the first steps
+  double faults = 0;  ///< minor page faults of a step of the process, without the first steps
 };
 
 /// @threads one step at a time; chunks as those of planned_resource

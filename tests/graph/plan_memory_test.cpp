@@ -163,8 +163,8 @@ built random_lists(std::uint64_t seed, word& sum, word& drawn, bool staged = fal
         break;
       case 2:
         if (!views.empty()) {
-          lists.push_back(
-              g.add("reads view " + std::to_string(i), reads_view_op{salt, size}, views[below(views.size())]));
+          lists.push_back(g.add("reads view " + std::to_string(i), reads_view_op{salt, size},
+                                views[below(views.size())]));
           break;
         }
         [[fallthrough]];

@@ -24,8 +24,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// What a context has besides its executor. Owns nothing: what it points to must outlive the calls.
 struct environment {
   /// Scratch memory of verbs on the host. Only the calling thread allocates from it, never a parallel body; a
-  /// batch_reader does so on the executor's threads, one at a time. So it need not be thread-safe. When it
-  /// refuses, a verb returns out_of_memory. On a device scratch belongs to the stream's cuda_workspace.
+  /// batch_reader does so on the executor's threads, one at a time. So it need not be thread-safe, unless
+  /// what resolve() returns, which keeps it, is used or destroyed by another thread. When it refuses, a verb
+  /// returns out_of_memory. On a device scratch belongs to the stream's cuda_workspace.
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();
   isa instruction_set = active_isa();
   /// Changes no bit of a result. Not null.

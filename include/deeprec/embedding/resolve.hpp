@@ -49,7 +49,7 @@ inline constexpr find_or_insert_t find_or_insert{};
 /// A checked batch and where its rows are. Refers to the batch and to the rows; its own memory comes from the
 /// context that resolve was given. Movable; one that is assigned takes over the other's memory and resource.
 ///
-/// @pre     batch and source outlive it; the batch is not changed
+/// @pre     batch, source and resource outlive it; the batch is not changed
 /// @threads lookups are concurrent readers; update and row_gradients group its rows and need exclusive access
 template <RowSource Source, BagBatch Bags, class Pooling, class = detail::unit>
 class resolved_rows {

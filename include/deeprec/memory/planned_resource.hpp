@@ -42,7 +42,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// When a chunk of a step allocates, in logical time [begin, end). Chunks whose times overlap may run at once.
+/// When a chunk of a step allocates, in logical time [begin, end). Chunks whose times overlap may run at
+/// once.
 struct chunk_phase {
   std::int64_t begin = 0;
   std::int64_t end = 1;
@@ -65,8 +66,8 @@ struct planned_options {
     of_step.search_steps = std::uint64_t{1} << 24;  // some hundredths of a second
     return of_step;
   }();
-  /// Blocks are filled with 0xff bytes (NaN) when they begin and end, overlaps and blocks that are freed twice
-  /// break the contract. Under the address sanitizer, bytes outside of live blocks are poisoned too.
+  /// Blocks are filled with 0xff bytes (NaN) when they begin and end, overlaps and blocks that are freed
+  /// twice break the contract. Under the address sanitizer, bytes outside of live blocks are poisoned too.
   bool checks = DEEPREC_SANITIZED != 0;
 };
 
@@ -118,7 +119,8 @@ class planned_resource final : public std::pmr::memory_resource {
 
   /// The next step. What it requests before its end is recorded or served.
   ///
-  /// @param size what the requests depend on, such as the number of samples. Steps whose sizes are near (within
+  /// @param size what the requests depend on, such as the number of samples. Steps whose sizes are near
+  ///        (within
   ///             a quarter) share a plan
   /// @pre   no step is in flight
   /// @cost  when requests have been the same for some steps: makes a plan, allocates and touches its arena
@@ -131,22 +133,23 @@ class planned_resource final : public std::pmr::memory_resource {
                      : now.state == shape_state::recorded ? use::record
                                                           : use::pass;
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
-      chunks_[c].begin(here, here == use::serve ? &now.places.chunks[c] : nullptr, c >= options_.chunks.size());
+      chunks_[c].begin(here, here == use::serve ? &now.places.chunks[c] : nullptr,
+                       c >= options_.chunks.size());
     }
     current_ = &now;
     return step(this);
   }
 
-  /// The memory of a chunk of the step; this resource is chunk 0. The upstream resource, where there is no such
-  /// chunk.
+  /// The memory of a chunk of the step; this resource is chunk 0. The upstream resource, where there is no
+  /// such chunk.
   ///
   /// @pre 0 <= chunk
   [[nodiscard]] std::pmr::memory_resource* chunk(index_t chunk) noexcept {
     const auto c = static_cast<std::size_t>(chunk);
     return c < options_.chunks.size() ? c_or_upstream(c) : options_.upstream;
   }
-  /// Begins a part on a lane, and returns the memory of that lane: the upstream resource, where there is no such
-  /// lane. lane() returns it again.
+  /// Begins a part on a lane, and returns the memory of that lane: the upstream resource, where there is no
+  /// such lane. lane() returns it again.
   ///
   /// @pre     a step is in flight; 0 <= lane, and no other part runs on it
   /// @threads a lane: one thread at a time
@@ -233,6 +236,7 @@ class planned_resource final : public std::pmr::memory_resource {
       counts_.missed_steps += complete ? 0 : 1;
       if (blocked) return;  // no fault of this plan
       now.misses = complete ? 0 : now.misses + 1;
+      if (!complete && widen(now)) return;
       if (now.misses < options_.most_misses) return;
       now.state = shape_state::recorded;
       now.places = {};
@@ -240,6 +244,21 @@ class planned_resource final : public std::pmr::memory_resource {
     } else if (now.state == shape_state::recorded) {
       learn(now);
     }
+  }
+  // Requests that were too large for their places: the next step begins with another plan.
+  bool widen(shape& now) noexcept {
+    bool any = false;
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      const auto [request, bytes] = chunks_[c].too_large();
+      if (bytes == 0) continue;
+      now.learnt[(std::min)(c, options_.chunks.size())].widen(request, bytes);
+      any = true;
+    }
+    if (any) {
+      now.state = shape_state::recorded;
+      now.same = options_.stable_steps;
+    }
+    return any;
   }
   void learn(shape& now) noexcept {
 #if DEEPREC_EXCEPTIONS
@@ -289,13 +308,13 @@ class planned_resource final : public std::pmr::memory_resource {
         phases.push_back({phase.begin, phase.end, 0, 1});
         records.push_back(&now.learnt[is_lane ? options_.chunks.size() : c]);
       }
-      result<detail::planned_places> places =
-          detail::plan_places(records, std::move(phases), options_.plan);
+      result<detail::planned_places> places = detail::plan_places(records, std::move(phases), options_.plan);
       if (!places) {
         now.state = shape_state::given_up;
         return;
       }
       now.places = std::move(places).value();
+      for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].reserve_blocks(now.places.chunks[c].blocks);
       if (now.places.bytes > arena_.bytes) grow_arena(now.places.bytes, now.places.alignment);
       now.state = shape_state::planned;
       ++counts_.plans;

@@ -18,7 +18,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-inline void poison_addresses([[maybe_unused]] const void* begin, [[maybe_unused]] std::size_t bytes) noexcept {
+inline void poison_addresses([[maybe_unused]] const void* begin,
+                             [[maybe_unused]] std::size_t bytes) noexcept {
 #if defined(DEEPREC_POISONS)
   __asan_poison_memory_region(begin, bytes);
 #endif

@@ -11,8 +11,8 @@
 //   e                                made         that takes it, or takes what may refer to it
 //
 // Only values whose batch_traits have place() take part, with the bytes that they hold themselves. An output
-// that holds none refers to inputs of its op, those that its memory() overlaps; one whose type has no memory()
-// may refer to all of them. Inputs live as long as what refers to them.
+// that holds none refers to inputs of its op, those that its memory() overlaps; one whose type has no
+// memory() may refer to all of them. Inputs live as long as what refers to them.
 // Not here: scratch memory of ops (memory/planned_resource.hpp).
 #pragma once
 
@@ -73,7 +73,8 @@ value_lives lives_of_values(const step_layout& layout, std::span<const std::int3
   const auto outputs_of = [&](index_t op) {
     const auto cells = layout.cells_of(op);
     const auto first = static_cast<std::size_t>(layout.first_slot(op));
-    const std::size_t next = op + 1 < layout.size() ? static_cast<std::size_t>(layout.first_slot(op + 1)) : slots;
+    const std::size_t next =
+        op + 1 < layout.size() ? static_cast<std::size_t>(layout.first_slot(op + 1)) : slots;
     return cells.last(next - first);
   };
   for (auto at = static_cast<std::int64_t>(order.size()) - 1; at >= 0; --at) {
@@ -103,7 +104,7 @@ value_lives lives_of_values(const step_layout& layout, std::span<const std::int3
 
 /// @param at the storage in which the values of the ops of `plan` lie
 inline result<value_plan> plan_values(const step_storage& at, const task_plan& plan, bool by_lanes,
-                                       const block_plan_options& options) {
+                                      const block_plan_options& options) {
   const step_layout& layout = at.layout();
   if (by_lanes) {
     return status(errc::unsupported,
@@ -180,13 +181,13 @@ inline result<void> place_in(step_storage& to, const value_plan& memory) {
 /// @error   unsupported: a program by lanes; as plan_blocks. Throws std::bad_alloc
 /// @example @snippet tests/graph/plan_memory_test.cpp plan_memory
 [[nodiscard]] inline result<value_plan> plan_memory(const step_program& program, const step_state& sizes,
-                                                     const block_plan_options& options = {}) {
+                                                    const block_plan_options& options = {}) {
   return detail::plan_values(detail::state_access::storage(sizes), program.plan(),
                              detail::state_access::storage(sizes).runner != nullptr, options);
 }
 /// The same for the values that are there once: of the ops behind the last cut.
 [[nodiscard]] inline result<value_plan> plan_memory(const staged_program& program,
-                                                     const block_plan_options& options = {}) {
+                                                    const block_plan_options& options = {}) {
   return detail::plan_values(detail::staged_access::home(program), detail::staged_access::rest(program),
                              detail::staged_access::by_lanes(program), options);
 }
@@ -195,7 +196,8 @@ inline result<void> place_in(step_storage& to, const value_plan& memory) {
 ///
 /// @pre     no step of the state is in flight
 /// @post    steps have the same bits. After a step, values that an op took and that are not kept
-///          (step_graph::keep) have no content. A value that gets larger than its place takes memory of its own
+///          (step_graph::keep) have no content. A value that gets larger than its place takes memory of its
+///          own
 /// @cost    one allocation
 /// @threads one at a time for one state
 /// @error   shape_mismatch: the plan is of another graph. Throws what the resource throws: the state is as it

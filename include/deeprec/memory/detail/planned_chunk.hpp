@@ -27,21 +27,33 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr std::size_t no_offset = static_cast<std::size_t>(-1);
 
-/// A request of up to so many bytes, or with alignment 0 the end of the block at the offset. A request whose
-/// block outlives the step has no offset; it is one with alignment 0 here, which no request meets at once.
+/// A request of up to so many bytes, or with alignment 0 the end of the block at the offset. What is not met
+/// at once, since it is optional or goes upstream, has no offset and alignment 0.
 struct planned_event {
   std::size_t offset = no_offset;
   std::size_t bytes = 0;
   std::size_t alignment = 0;
 };
 
-/// What a chunk is served by; immutable.
+/// What an event is where it is not met at once.
+struct event_facts {
+  enum class kind : unsigned char { request, upstream, free, sentinel };
+  kind is = kind::sentinel;
+  bool is_optional = false;
+  std::uint32_t block = 0;    // number of the request
+  std::size_t offset = 0;     // in the arena
+  std::size_t least = 0;      // bytes of an optional request, which tell it from the next one
+  std::size_t bytes = 0;      // the most, and
+  std::size_t alignment = 0;  // the largest
+};
+
+/// What a chunk is served by; immutable. All lists end with a sentinel.
 struct chunk_plan {
-  std::vector<planned_event> events;    // and a sentinel
-  std::vector<memory_request> passed;   // requests that go upstream, in order
-  std::vector<std::uint32_t> requests;  // before each event: requests served from the arena ...
+  std::vector<planned_event> events;
+  std::vector<event_facts> facts;
+  std::vector<std::uint32_t> requests;  // before each event: requests served at once ...
   std::vector<std::uint32_t> live;      // ... and those of them that live
-  std::vector<std::uint32_t> upstream;  // ... and of `passed`
+  std::uint32_t blocks = 0;
 };
 
 /// What becomes of the requests of a step.
@@ -78,8 +90,12 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     arena_bytes_ = arena.bytes;
     checks_ = checks;
   }
-  /// A step begins, and unless it is one of parts its only round. `plan`: what it is served by; null: it is recorded
-  /// or passed on.
+  /// For plans of so many blocks.
+  void reserve_blocks(std::size_t blocks) {
+    if (taken_.size() < blocks) taken_.resize(blocks);
+  }
+  /// A step begins, and unless it is one of parts its only round. `plan`: what it is served by; null: it is
+  /// recorded or passed on.
   void begin(chunk_use use, const chunk_plan* plan, bool by_parts) noexcept {
     use_ = use;
     plan_of_step_ = plan;
@@ -87,6 +103,7 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     counts_.complete = true;
     rounds_ = 0;
     irregular_ = false;
+    too_large_ = {};
     if (!by_parts) open();
   }
   /// The next part begins: the same requests once more.
@@ -98,6 +115,9 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     close();
     return counts_;
   }
+  /// The request by which a round left its plan, where it came at its place but larger than there is room
+  /// for: its number and its bytes; else 0 bytes.
+  [[nodiscard]] std::pair<std::uint32_t, std::size_t> too_large() const noexcept { return too_large_; }
   /// What the rounds of a recorded step requested.
   [[nodiscard]] const request_record& record() const noexcept { return merged_; }
   [[nodiscard]] int rounds() const noexcept { return rounds_; }
@@ -154,14 +174,17 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     }
     plan_ = plan_of_step_;
     next_ = plan_->events.data();
+    optional_served_ = optional_live_ = 0;
+    std::fill(taken_.begin(), taken_.end(), false);
     if (checks_) hide();
   }
   void close() noexcept {
     if (!std::exchange(in_round_, false)) return;
     if (plan_ != nullptr) {
       show();
-      const auto at = static_cast<std::size_t>(next_ - plan_->events.data());
-      counts_.any = counts_.any || at > 0;
+      counts_.any = counts_.any || place() > 0;
+      skip_optional([](const event_facts&) { return false; });
+      const std::size_t at = place();
       counts_.complete = counts_.complete && at + 1 == plan_->events.size();
       count_served(at);
     }
@@ -185,8 +208,8 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
   }
   // From here on the plan does not hold.
   void count_served(std::size_t at) noexcept {
-    counts_.served += plan_->requests[at];
-    live_ += plan_->live[at];
+    counts_.served += plan_->requests[at] + optional_served_;
+    live_ += plan_->live[at] + optional_live_;
     plan_ = nullptr;
     next_ = &sentinel();
     hidden_ = nullptr;
@@ -204,23 +227,24 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
   DEEPREC_APART void* serve_else(std::size_t bytes, std::size_t alignment) {
     if (plan_ != nullptr) {
       show();
-      const planned_event& e = *next_;
-      const auto at = static_cast<std::size_t>(next_ - plan_->events.data());
-      if (bytes <= e.bytes && alignment <= e.alignment) {  // with checks
+      const event_facts* const found = skip_optional([&](const event_facts& e) {
+        return (e.is == event_facts::kind::request || e.is == event_facts::kind::upstream) &&
+               bytes <= e.bytes && alignment <= e.alignment && (!e.is_optional || bytes >= e.least / 2);
+      });
+      if (found != nullptr) {
         ++next_;
-        hide();
-        return checked(base_ + e.offset, e.offset, bytes);
-      }
-      const std::size_t upstream = plan_->upstream[at];
-      if (at + 1 < plan_->events.size() && plan_->upstream[at + 1] > upstream) {
-        const memory_request& expected = plan_->passed[upstream];
-        if (bytes <= expected.bytes && alignment <= expected.alignment) {
-          ++next_;
-          if (checks_) hide();
-          return upstream_->allocate(bytes, alignment);
+        if (found->is_optional) taken_[found->block] = true;
+        if (checks_) hide();
+        if (found->is == event_facts::kind::upstream) return upstream_->allocate(bytes, alignment);
+        if (found->is_optional) {
+          ++optional_served_;
+          ++optional_live_;
         }
+        std::byte* const block = base_ + found->offset;
+        return checks_ ? checked(block, found->offset, bytes) : block;
       }
-      leave(at);
+      note_too_large(bytes, alignment);
+      leave(place());
     }
     const bool records = in_round_ && use_ == chunk_use::record;
     if (records) current_.reserve_request();
@@ -243,16 +267,50 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     if (checks_) unchecked(block, offset);
     if (plan_ != nullptr) {
       show();
-      if (next_->alignment == 0 && next_->offset == offset) {  // with checks
+      const event_facts* const found = skip_optional(
+          [&](const event_facts& e) { return e.is == event_facts::kind::free && e.offset == offset; });
+      if (found != nullptr) {
         ++next_;
-        hide();
+        if (found->is_optional) {
+          taken_[found->block] = false;
+          --optional_live_;
+        }
+        if (checks_) hide();
         return;
       }
-      leave(static_cast<std::size_t>(next_ - plan_->events.data()));
+      leave(place());
     }
     --live_;
   }
 
+  [[nodiscard]] std::size_t place() const noexcept {
+    return static_cast<std::size_t>(next_ - plan_->events.data());
+  }
+  // Goes on to the next event that `is_it`, over optional ones that this round is without. Null: there is
+  // none before one that must come.
+  template <class IsIt>
+  const event_facts* skip_optional(const IsIt& is_it) noexcept {
+    for (std::size_t at = place();; ++at) {
+      const event_facts& e = plan_->facts[at];
+      const bool is_free = e.is == event_facts::kind::free;
+      const bool is_absent = e.is_optional && is_free && !taken_[e.block];
+      if (!is_absent && is_it(e)) {
+        next_ = plan_->events.data() + at;
+        return &e;
+      }
+      if (is_absent || (e.is_optional && !is_free)) continue;
+      if (e.is == event_facts::kind::sentinel) next_ = plan_->events.data() + at;  // the rest is optional
+      return nullptr;
+    }
+  }
+  void note_too_large(std::size_t bytes, std::size_t alignment) noexcept {
+    const event_facts* const e = skip_optional([&](const event_facts& facts) {
+      const bool is_request =
+          facts.is == event_facts::kind::request || facts.is == event_facts::kind::upstream;
+      return is_request && bytes > facts.bytes && bytes / 2 <= facts.bytes && alignment <= facts.alignment;
+    });
+    if (e != nullptr) too_large_ = {e->block, bytes};
+  }
   // The rest of the round is not served.
   void leave(std::size_t at) noexcept {
     counts_.any = true;
@@ -293,8 +351,11 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
   bool irregular_ = false;
   int rounds_ = 0;
   const chunk_plan* plan_of_step_ = nullptr;
+  std::vector<bool> taken_;  // optional blocks that live
+  std::uint32_t optional_served_ = 0, optional_live_ = 0;
   step_counts counts_;
   request_record current_, merged_;
+  std::pair<std::uint32_t, std::size_t> too_large_{};
   const planned_event* hidden_ = nullptr;
   std::vector<live_block> watched_;  // with checks
 };

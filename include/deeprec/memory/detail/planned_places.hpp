@@ -53,8 +53,7 @@ inline std::vector<block_lifetime> lifetimes_of(const request_record& record,
     }
     const std::size_t bytes = (std::max)((std::min)(request.room(), most), std::size_t{1});
     block_of[event.request] = static_cast<std::int32_t>(blocks.size());
-    blocks.push_back(
-        {now, now + 1, (bytes + line - 1) / line * line, (std::max)(request.alignment, line)});
+    blocks.push_back({now, now + 1, (bytes + line - 1) / line * line, (std::max)(request.alignment, line)});
   }
   return blocks;
 }
@@ -63,34 +62,40 @@ inline std::vector<block_lifetime> lifetimes_of(const request_record& record,
 inline chunk_plan plan_of_chunk(const request_record& record, std::span<const std::int32_t> block_of,
                                 std::span<const block_lifetime> blocks, std::span<const std::size_t> offsets,
                                 std::size_t first) {
+  using kind = event_facts::kind;
   chunk_plan plan;
+  plan.blocks = static_cast<std::uint32_t>(record.requests().size());
   std::uint32_t served = 0, live = 0;
-  const auto count = [&] {
+  const auto add = [&](const event_facts& facts) {
     plan.requests.push_back(served);
     plan.live.push_back(live);
-    plan.upstream.push_back(static_cast<std::uint32_t>(plan.passed.size()));
-  };
-  for (const memory_event event : record.events()) {
-    count();
-    const memory_request& request = record.requests()[event.request];
-    if (request.outlives_step) {
-      plan.events.push_back({});
-      plan.passed.push_back(request);
-      continue;
-    }
-    const auto block = static_cast<std::size_t>(block_of[event.request]);
-    const std::size_t at = first + offsets[block];
-    if (event.frees) {
-      plan.events.push_back({at, 0, 0});
+    plan.facts.push_back(facts);
+    const bool at_once = !facts.is_optional && (facts.is == kind::request || facts.is == kind::free);
+    if (!at_once) {
+      plan.events.emplace_back();
+    } else if (facts.is == kind::free) {
+      plan.events.push_back({facts.offset, 0, 0});
       --live;
     } else {
-      plan.events.push_back({at, blocks[block].bytes, blocks[block].alignment});
+      plan.events.push_back({facts.offset, facts.bytes, facts.alignment});
       ++live;
       ++served;
     }
+  };
+  for (const memory_event event : record.events()) {
+    const memory_request& request = record.requests()[event.request];
+    event_facts facts{kind::upstream, request.is_optional, event.request,    0,
+                      request.least,  request.room(),      request.alignment};
+    if (!request.outlives_step) {
+      const auto block = static_cast<std::size_t>(block_of[event.request]);
+      facts.is = event.frees ? kind::free : kind::request;
+      facts.offset = first + offsets[block];
+      facts.bytes = blocks[block].bytes;
+      facts.alignment = blocks[block].alignment;
+    }
+    add(facts);
   }
-  count();
-  plan.events.push_back({});
+  add({});
   return plan;
 }
 
