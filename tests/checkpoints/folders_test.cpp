@@ -156,7 +156,8 @@ TEST_CASE("checkpoint: a second process that saves at the same time is a fault, 
   if (child == 0) {
     ::alarm(120);
     detail::folder_lock lock;
-    const bool taken = lock.take(folder.path()).ok();
+    bool is_on_disk = false;
+    const bool taken = lock.take(folder.path(), is_on_disk).ok();
     if (taken) static_cast<void>(::write(to_parent[1], "x", 1));
     static_cast<void>(::read(to_child[0], &byte, 1));
     ::_exit(taken ? 0 : 1);

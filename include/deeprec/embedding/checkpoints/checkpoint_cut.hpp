@@ -95,7 +95,7 @@ class checkpoint_cut {
     for (const auto& table : folder_->tables) table->describe(tables, state.numbers);
     for (const auto& one : folder_->attached) tables.push_back(one.table());
     detail::folder_lock lock;
-    if (const auto done = lock.take(folder_->path); !done) return done.fault();
+    if (const auto done = lock.take(folder_->path, folder_->is_on_disk); !done) return done.fault();
     if (const auto done = check_newest(); !done) return done.fault();
     table_file_writer file(folder_->options.memory);
     if (const auto done = file.open(path_, tables, state, folder_->options.block_bytes); !done)
@@ -128,6 +128,8 @@ class checkpoint_cut {
     if (was_written) {
       const std::lock_guard lock(folder_->mutex);
       folder_->at = {link_.chain, link_.to};
+    } else {
+      folder_->is_on_disk = false;
     }
     folder_->is_running.store(false, std::memory_order_release);
     folder_ = nullptr;

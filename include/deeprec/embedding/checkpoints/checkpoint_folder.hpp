@@ -46,7 +46,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// Tables, and a folder that their checkpoints are in.
 ///
 /// Invariant: a file has the tables and the training state of one moment. What restore() returns is a cut
-/// whose write() was reported as done, or a newer one.
+/// whose write() was reported as done, or a newer one; also after a power failure, where the file system
+/// keeps what was synced.
 /// @pre     tables outlive it, but for its destructor
 /// @threads add, remove, restore: exclusive. take_*: between two steps, no update of the tables runs; beside
 ///          insertions, evictions and finds. A cut: see there
@@ -160,6 +161,7 @@ class checkpoint_folder {
     if (!read || !read.value()) return read;
     const bool is_newest = read.value()->passed_over.empty() && !options.takes;
     state_.at = is_newest ? read.value()->at : checkpoint_position{};
+    state_.is_on_disk = false;  // the saver of these files may have been killed
     for (const auto& table : state_.tables) table->forget_changes();
     return read;
   }

@@ -89,25 +89,43 @@ inline result<std::vector<folder_file>> list_folder(const std::string& path) {
   return all;
 }
 
+/// Brings the names of a folder to the disk, and its own.
+inline result<void> sync_folder(const std::string& path) {
+  const descriptor folder = open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!folder.open()) return system_fault("cannot open the folder").in_file(path);
+  const descriptor above = open_at(folder.get(), "..", O_RDONLY | O_DIRECTORY);
+  if (!above.open() && errno != EACCES) return system_fault("cannot open the one above").in_file(path);
+  for (const descriptor* const one : {&folder, &above}) {
+    if (!one->open()) continue;                                 // where this process may not read its names
+    if (::fsync(one->get()) == 0 || errno == EINVAL) continue;  // EINVAL: not supported by this file system
+    return system_fault("cannot bring the folder to the disk").in_file(path);
+  }
+  return {};
+}
+
 /// Excludes other savers of a folder, in any process, while it exists. Makes the folder where it is missing.
 class folder_lock {
  public:
-  [[nodiscard]] result<void> take(const std::string& folder) {
+  /// @param is_on_disk whether all that the folder has is: what earlier savers left may not be. Afterwards it
+  ///                   is
+  [[nodiscard]] result<void> take(const std::string& folder, bool& is_on_disk) {
     if (::mkdir(folder.c_str(), 0777) == 0) {
-      const descriptor made = open_at(AT_FDCWD, folder.c_str(), O_RDONLY | O_DIRECTORY);
-      const descriptor above = open_at(made.get(), "..", O_RDONLY | O_DIRECTORY);
-      if (::fsync(above.get()) != 0 && errno != EINVAL)
-        return system_fault("cannot bring the new folder to the disk").in_file(folder);
+      is_on_disk = false;
     } else if (errno != EEXIST) {
       return system_fault("cannot make the folder").in_file(folder);
     }
     const std::string path = folder + "/checkpoint.lock";
     file_ = open_at(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (!file_.open()) return system_fault("cannot open").in_file(path);
-    if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return {};
-    if (errno == EWOULDBLOCK)
-      return fault(errc::io_error, "another process or thread is saving in this folder").in_file(folder);
-    return system_fault("cannot lock").in_file(path);
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK)
+        return fault(errc::io_error, "another process or thread is saving in this folder").in_file(folder);
+      return system_fault("cannot lock").in_file(path);
+    }
+    if (is_on_disk) return {};
+    auto done = sync_folder(folder);
+    is_on_disk = done.ok();
+    return done;
   }
 
  private:

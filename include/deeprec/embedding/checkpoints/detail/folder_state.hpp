@@ -37,6 +37,7 @@ struct folder_state {
   std::vector<std::unique_ptr<checkpoint_table>> tables;
   std::vector<attached_bytes> attached;
   std::atomic<bool> is_running{false};  // a cut exists that was not written
+  bool is_on_disk = false;              // all that the folder has, but for what was removed
   std::uint64_t last_number = 0;
   mutable std::mutex mutex;  // of `at`, which a cut changes when it is written
   checkpoint_position at;
