@@ -1,5 +1,11 @@
 // Memory resources.
 #pragma once
 
+#include <deeprec/memory/allocation_log.hpp>
+#include <deeprec/memory/counting_resource.hpp>
+#include <deeprec/memory/fallback_resource.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
+#include <deeprec/memory/limited_resource.hpp>
 #include <deeprec/memory/reclaimer.hpp>
+#include <deeprec/memory/refusing_resource.hpp>
+#include <deeprec/memory/slab_resource.hpp>
