@@ -316,15 +316,24 @@ set(DEEPREC_HEADERS
     include/deeprec/interop/openmp.hpp
     include/deeprec/interop/tbb.hpp
     include/deeprec/memory.hpp
+    include/deeprec/memory/allocation_log.hpp
+    include/deeprec/memory/counting_resource.hpp
+    include/deeprec/memory/cuda_fallback_memory.hpp
     include/deeprec/memory/cuda_memory.hpp
     include/deeprec/memory/cuda_pool_resource.hpp
     include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/cuda_stream_memory.hpp
+    include/deeprec/memory/detail/fallback_ledger.hpp
     include/deeprec/memory/detail/managed_budget.hpp
     include/deeprec/memory/detail/planned_chunk.hpp
     include/deeprec/memory/detail/planned_places.hpp
     include/deeprec/memory/detail/request_record.hpp
+    include/deeprec/memory/detail/slab_checks.hpp
+    include/deeprec/memory/detail/slab_runs.hpp
+    include/deeprec/memory/detail/thread_parts.hpp
+    include/deeprec/memory/fallback_resource.hpp
     include/deeprec/memory/huge_page_resource.hpp
+    include/deeprec/memory/limited_resource.hpp
     include/deeprec/memory/planned_resource.hpp
     include/deeprec/memory/plans/block_lifetime.hpp
     include/deeprec/memory/plans/block_plan.hpp
@@ -340,6 +349,8 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/plans/detail/start_fit.hpp
     include/deeprec/memory/plans/detail/work_budget.hpp
     include/deeprec/memory/reclaimer.hpp
+    include/deeprec/memory/refusing_resource.hpp
+    include/deeprec/memory/slab_resource.hpp
     include/deeprec/ops.hpp
     include/deeprec/ops/cast.hpp
     include/deeprec/ops/column_sums.hpp
@@ -492,6 +503,7 @@ set(DEEPREC_HEADERS
     include/deeprec/support/containers.hpp
     include/deeprec/support/file_faults.hpp
     include/deeprec/support/first_fault.hpp
+    include/deeprec/support/granules.hpp
     include/deeprec/support/key_hash.hpp
     include/deeprec/support/monotonic_memory.hpp
     include/deeprec/support/number_keys.hpp

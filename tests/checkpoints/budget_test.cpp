@@ -16,6 +16,7 @@
 
 #include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
 #include <deeprec/embedding/growing/detail/row_changes.hpp>
+#include <deeprec/memory/counting_resource.hpp>
 
 #include "checkpoints/checkpoint_support.hpp"
 #include "support/seed.hpp"
@@ -27,26 +28,6 @@ namespace {
 
 constexpr index_t record_bytes = 24 + 2 * index_t{sizeof(float)} * trained_table::width;
 constexpr std::size_t batch = 128;  // rows that are copied at a time
-
-/// Counts the bytes that it holds, and the most that it held.
-class peak_resource final : public std::pmr::memory_resource {
- public:
-  std::atomic<std::size_t> held{0}, most{0};
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    const std::size_t now = held += bytes;
-    if (now > most) most = now;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    held -= bytes;
-    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
-  }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
-    return this == &other;
-  }
-};
 
 /// A cut of 3000 rows, and a saving thread that stands still in the middle of it.
 class stopped_saver {
@@ -86,7 +67,7 @@ class stopped_saver {
   }
 
   trained_table table{seed()};
-  peak_resource memory;
+  counting_resource memory{std::pmr::new_delete_resource()};
   std::atomic<bool> stops{false};
   index_t rows_written = 0;
   status written;
@@ -120,8 +101,8 @@ TEST_CASE("checkpoint: updates wait while the budget is full and a save goes on"
   const index_t budget = 10 * record_bytes;
   stopped_saver saver(budget);
   saver.begin();
-  const std::size_t before = saver.memory.held;
-  saver.memory.most = before;
+  const std::size_t before = saver.memory.statistics().bytes;
+  saver.memory.forget_most();
   std::atomic<bool> is_done{false};
   std::thread updater([&] {
     saver.table.train(keys_from(1000, 2000));
@@ -139,7 +120,7 @@ TEST_CASE("checkpoint: updates wait while the budget is full and a save goes on"
   // One batch beyond the budget, in each of two lists, each with room for twice as much; and the list of
   // numbers.
   const std::size_t most = 2 * 2 * (static_cast<std::size_t>(budget) + batch * record_bytes) + 3 * 4 * 4096;
-  CHECK(saver.memory.most - before < most);
+  CHECK(saver.memory.statistics().most_bytes - before < most);
   CHECK(most < 2000 * record_bytes);  // or this says nothing
 }
 

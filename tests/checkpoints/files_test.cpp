@@ -21,6 +21,7 @@
 #include <deeprec/embedding/files/table_file_reader.hpp>
 #include <deeprec/embedding/files/table_file_writer.hpp>
 #include <deeprec/embedding/growing/admission.hpp>
+#include <deeprec/memory/counting_resource.hpp>
 
 #include "checkpoints/checkpoint_support.hpp"
 #include "support/seed.hpp"
@@ -487,23 +488,6 @@ TEST_CASE("checkpoint: two files with one number, and files with other names") {
 }
 
 TEST_CASE("checkpoint: rows that a header announces and no file has are asked no memory for") {
-  /// Counts what it is asked for at most.
-  class largest_resource final : public std::pmr::memory_resource {
-   public:
-    std::size_t largest = 0;
-
-   private:
-    void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-      largest = (std::max)(largest, bytes);
-      return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-    }
-    void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-      std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
-    }
-    [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
-      return this == &other;
-    }
-  };
   small_chain chain;
   file_parts parts = parts_of(chain.full());
   parts.table("items, records").rows = index_t{1} << 31;
@@ -530,14 +514,14 @@ TEST_CASE("checkpoint: rows that a header announces and no file has are asked no
       }
     }
     trained_table table(1);
-    largest_resource memory;
+    counting_resource memory;
     checkpoint_folder reader(chain.folder.path());
     reader.add("items", *table).or_throw();
     const auto refused = reader.restore({.takes = {}, .memory = &memory});
     CHECK(refused.code() == errc::invalid_value);
     CHECK(refused.fault().message().find(is_sparse ? "the checksum of bytes" : "truncated") !=
           std::string::npos);
-    CHECK(memory.largest < 100'000);
+    CHECK(memory.statistics().largest < 100'000);
     CHECK(table->size() == 0);
   }
 }

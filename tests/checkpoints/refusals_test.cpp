@@ -25,7 +25,7 @@ TEST_CASE("checkpoint: a cut that is refused memory is a status, and the next on
       CAPTURE(n);
       temporary_folder folder;
       allowance allowed;
-      failing_resource memory(allowed);
+      refusing_resource memory(allowed);
       trained_table table(seed());
       {
         checkpoint_folder saves(folder.path(), {.block_bytes = 512, .memory = &memory});
@@ -74,7 +74,7 @@ TEST_CASE("checkpoint: a restore that is refused memory is a status, and the nex
     for (long n = 0;; ++n) {
       CAPTURE(n);
       allowance allowed;
-      failing_resource memory(allowed), of_table(allowed);
+      refusing_resource memory(allowed), of_table(allowed);
       {
         trained_table other(1, {.granule_bytes = 4096, .memory = &of_table});
         checkpoint_folder reader(folder.path());
@@ -116,7 +116,7 @@ TEST_CASE("apply_delta: a delta that is refused memory is completed by the same 
   for (long n = 0;; ++n) {
     CAPTURE(n);
     allowance allowed;
-    failing_resource memory(allowed), of_table(allowed);
+    refusing_resource memory(allowed), of_table(allowed);
     trained_table other(1, {.granule_bytes = 4096, .memory = &of_table});
     checkpoint_position at;
     {

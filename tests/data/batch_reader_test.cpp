@@ -13,6 +13,7 @@
 #include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/limited_resource.hpp>
 
 #include "support/children.hpp"
 #include "support/sanitizers.hpp"
@@ -68,25 +69,6 @@ struct backwards_executor {
     }
   }
   [[nodiscard]] static constexpr int concurrency() noexcept { return 3; }
-};
-
-/// A resource that has no more than so many bytes.
-class small_resource : public std::pmr::memory_resource {
- public:
-  explicit small_resource(std::size_t bytes) : left_(bytes) {}
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    if (bytes > left_) throw std::bad_alloc();
-    left_ -= bytes;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    left_ += bytes;
-    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
-  }
-  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
-  std::size_t left_;
 };
 
 criteo_format small_tables() { return {.rows = criteo_format::same_size(1000), .delimiter = '\t'}; }
@@ -336,13 +318,13 @@ TEST_CASE("reader: a line of a megabyte is read, or refused when it is above the
           file.path() + ":2:29: malformed text: the token is too long");
   }
   const temporary_file endless(std::string(3 << 20, 'y'));
-  small_resource memory(200'000);  // a file's first line, then a chunk: no more than the limit of either
+  limited_resource memory(200'000);  // a file's first line, then a chunk: no more than the limit of either
   context little(executor);
   little.memory = &memory;
   const reader_options small_chunks{.chunk_bytes = 4096, .chunks_in_flight = 1, .longest_line = 1 << 16};
   CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
         endless.path() + ":1: malformed text: the line is too long (must be at most 65536)");
-  small_resource nothing(1000);
+  limited_resource nothing(1000);
   little.memory = &nothing;
   CHECK(read_file(little, libsvm_format{}, {endless.path()}, 10, small_chunks).fault ==
         endless.path() +
@@ -444,7 +426,7 @@ TEST_CASE("reader: without memory there is a fault, and no half batch") {
   const inline_executor executor;
   index_t failed = 0;
   for (std::size_t bytes = 0; bytes < 1'200'000; bytes += 17'000) {
-    small_resource memory(bytes);
+    limited_resource memory(bytes);
     context ctx(executor);
     ctx.memory = &memory;
     auto reader =

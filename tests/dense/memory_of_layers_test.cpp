@@ -72,7 +72,7 @@ TEST_CASE("dense layers: a call whose memory was refused is made again, with the
     // Two steps, in which the n-th allocation is refused; negative: none is.
     const auto trained = [&](long n, bool& refused) {
       allowance shared;
-      failing_resource memory(shared);
+      refusing_resource memory(shared);
       std::vector<float> weights;
       {
         context ctx(here);

@@ -12,6 +12,7 @@
 
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/counting_resource.hpp>
 
 #include "support/entries.hpp"
 #include "support/seed.hpp"
@@ -20,22 +21,6 @@ using namespace deeprec;
 using namespace deeprec_test;
 
 namespace {
-
-/// Counts what it is asked for.
-class counting_resource final : public std::pmr::memory_resource {
- public:
-  int calls = 0;
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    ++calls;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
-  }
-  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
-};
 
 template <class Id, class Row>
 void check_kind(std::mt19937_64& random, entries_are kind) {
@@ -137,13 +122,13 @@ TEST_CASE("to_jagged: a batch that is filled again allocates nothing, and in ord
   const auto sorted = make_entries(random, entries_are::sorted, 100, 50, 4000);
   const auto mixed = make_entries(random, entries_are::uniform, 100, 50, 4000);
   REQUIRE(to_jagged(ctx, sorted.view(true), out).ok());
-  CHECK(scratch.calls == 0);
-  const int first = memory.calls;
+  CHECK(scratch.statistics().allocations == 0);
+  const index_t first = memory.statistics().allocations;
   REQUIRE(to_jagged(ctx, mixed.view(true), out).ok());
-  CHECK(scratch.calls == 1);
+  CHECK(scratch.statistics().allocations == 1);
   REQUIRE(to_jagged(ctx, sorted.view(), out).ok());
   REQUIRE(to_jagged(ctx, mixed.view(true), out).ok());
-  CHECK(memory.calls == first);
+  CHECK(memory.statistics().allocations == first);
 }
 
 TEST_CASE("to_jagged: an example in memory of the caller") {

@@ -598,7 +598,7 @@ std::string refusal_fault(const verb& which, executor_ref executor) {
   const std::string expected = written_by(which, executor);
   for (long granted = 0; granted < 100; ++granted) {
     allowance shared;
-    failing_resource scratch(shared), outputs(shared);
+    refusing_resource scratch(shared), outputs(shared);
     const verb_call call = which.make(&outputs);
     const std::string before = call.written();
     here_context ctx(executor);

@@ -630,7 +630,7 @@ TEST_CASE("lookup and update take their scratch in one block") {
     inline_executor here;
     thread_pool pool(threads);
     allowance unlimited;
-    failing_resource memory(unlimited);
+    refusing_resource memory(unlimited);
     context ctx{pool};
     ctx.memory = &memory;
     // What f allocates; everything is released when it ends.

@@ -30,6 +30,8 @@
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/split_bf16_rows.hpp>
+#include <deeprec/memory/counting_resource.hpp>
+#include <deeprec/memory/limited_resource.hpp>
 
 #include "support/children.hpp"
 #include "support/hashed_source.hpp"
@@ -175,46 +177,6 @@ std::size_t header_bytes_of(const std::string& file) {
   std::memcpy(&bytes, file.data() + 16, sizeof(bytes));
   return static_cast<std::size_t>(bytes);
 }
-
-/// A resource that has no more than so many bytes.
-class limited_memory final : public std::pmr::memory_resource {
- public:
-  explicit limited_memory(std::size_t bytes) : left_(bytes) {}
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    if (bytes > left_) throw std::bad_alloc();
-    left_ -= bytes;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
-    left_ += bytes;
-    std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
-  }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
-    return this == &other;
-  }
-  std::size_t left_;
-};
-
-class counting_memory final : public std::pmr::memory_resource {
- public:
-  std::size_t now = 0, most = 0;
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    now += bytes;
-    most = (std::max)(most, now);
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
-    now -= bytes;
-    std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
-  }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
-    return this == &other;
-  }
-};
 
 }  // namespace
 
@@ -737,7 +699,7 @@ TEST_CASE("table_file: what does not fit into memory is a fault of every functio
   const auto before = other.all();
   for (const std::size_t bytes :
        {std::size_t{0}, std::size_t{39'999}, std::size_t{40'007}}) {  // and 8 of a hash
-    limited_memory memory(bytes);
+    limited_resource memory(bytes, std::pmr::new_delete_resource());
     load_options options;
     options.memory = &memory;
     const auto loaded = load(here / "f", options, other);
@@ -784,16 +746,16 @@ TEST_CASE("table_file: what does not fit into memory is a fault of every functio
 
 TEST_CASE("table_file: the only buffer is one block, however large the tables") {
   const folder here;
-  counting_memory memory;
+  counting_resource memory(std::pmr::new_delete_resource());
   random_table<f32_rows> t(50000, f32_rows(8, {.state_floats = 1}), 1);
   REQUIRE(save(here / "f", {}, {.block_bytes = 4096, .memory = &memory}, t));
-  CHECK(memory.most >= 4096);
-  CHECK(memory.most < 4096 + 64);
+  CHECK(memory.statistics().most_bytes >= 4096);
+  CHECK(memory.statistics().most_bytes < 4096 + 64);
   load_options options;
   options.memory = &memory;
   REQUIRE(load(here / "f", options, t));
-  CHECK(memory.most < 4096 + 64);
-  CHECK(memory.now == 0);
+  CHECK(memory.statistics().most_bytes < 4096 + 64);
+  CHECK(memory.statistics().bytes == 0);
 }
 
 TEST_CASE("table_file: a link is replaced, a mode is kept, a leftover is removed") {

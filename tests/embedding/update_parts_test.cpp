@@ -22,6 +22,7 @@
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/refusing_resource.hpp>
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/support/bulk.hpp>
@@ -274,24 +275,6 @@ struct group_case {
 };
 
 /// Refuses the n-th request.
-class failing_resource final : public std::pmr::memory_resource {
- public:
-  explicit failing_resource(int n) : left_(n) {}
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    if (left_-- == 0) throw std::bad_alloc();
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
-  }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
-    return this == &other;
-  }
-  int left_;
-};
-
 }  // namespace
 
 TEST_CASE("feature_group: update: a table in parts beside whole ones has the bits of one thread") {
@@ -329,8 +312,9 @@ TEST_CASE("feature_group: update: in parts, a fault of one table and a lack of m
     CHECK(got.bytes() == fresh.bytes());
   }
   int refused = 0;
-  for (int n = 0; n < 50; ++n) {
-    failing_resource memory(n);
+  for (long n = 0; n < 50; ++n) {
+    allowance granted{.left = n};
+    refusing_resource memory(granted);
     context ctx = eager.ctx;
     ctx.memory = &memory;
     group_case::tables got;

@@ -307,7 +307,7 @@ TEST_CASE("step_program: values live in the state's resource and are made once")
       g.add<wide>("wide", [](const text& t, wide& out) { out.held += static_cast<int>(t.size()); }, buffer);
   const step_program program = step_program::compile(g).or_throw();
   allowance shared;
-  failing_resource memory(shared);
+  refusing_resource memory(shared);
   {
     step_state state = program.make_state(&memory);
     state.feed(in, 100);

@@ -17,6 +17,7 @@
 #include <deeprec/embedding/growing/growing_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/limited_resource.hpp>
 #include <deeprec/optim/adagrad.hpp>
 
 #include "growing/growing_model.hpp"
@@ -79,7 +80,7 @@ TEST_CASE("growing table: a format or options of which no table can be made are 
 TEST_CASE("growing table: a constructor whose memory is refused throws, and gives back what it had") {
   for (long n = 0; n < 4; ++n) {
     allowance allowed{.left = n};
-    failing_resource memory(allowed);
+    refusing_resource memory(allowed);
     bool refused = false;
     try {
       const table_type made(f32_rows(4), first_values, {.memory = &memory});
@@ -117,23 +118,9 @@ TEST_CASE("growing table: filters that can't be are refused by admit_by, and the
   CHECK(table.filter() == nullptr);
 }
 
-/// Refuses what no machine has: sanitizers stop the program there.
-class sane_resource final : public std::pmr::memory_resource {
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    if (bytes >> 36 != 0) throw std::bad_alloc();
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
-  }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
-    return this == &other;
-  }
-};
-
 TEST_CASE("growing table: a filter for which there is no memory is refused, and the one before stays") {
   allowance allowed;
-  failing_resource memory(allowed);
+  refusing_resource memory(allowed);
   table_type table(f32_rows(2), first_values, {.memory = &memory});
   REQUIRE(table.admit_by(filters::counting_bloom{2, 100, 0.1}).ok());
   const admission_filter* const before = table.filter();
@@ -145,7 +132,7 @@ TEST_CASE("growing table: a filter for which there is no memory is refused, and 
   CHECK(table.filter() == before);
   CHECK(table.statistics().filter_bytes == bytes);
   // So is one for any number of keys, before long.
-  sane_resource sane;
+  limited_resource sane(std::size_t{1} << 36);  // sanitizers stop a program that asks for more
   table_type other(f32_rows(2), first_values, {.memory = &sane});
   const index_t most = std::numeric_limits<index_t>::max();
   CHECK(other.admit_by(filters::counting_bloom{2, most, 1e-9}).code() == errc::out_of_memory);
@@ -155,7 +142,7 @@ TEST_CASE("growing table: a filter for which there is no memory is refused, and 
 
 TEST_CASE("growing table: a default row must have as many values as the width, and memory") {
   allowance allowed;
-  failing_resource memory(allowed);
+  refusing_resource memory(allowed);
   table_type table(f32_rows(3), first_values, {.memory = &memory});
   const std::vector<float> few(2, 1.0F), right(3, 1.0F), many(4, 1.0F);
   const std::string text = "shape mismatch: default_row: values must be as many as the width";
@@ -265,7 +252,7 @@ std::unique_ptr<table_type> table_for(const attempt& of, std::pmr::memory_resour
   made->begin_step(11);
   return made;
 }
-bool balances(const table_type& table, const failing_resource& memory) {
+bool balances(const table_type& table, const refusing_resource& memory) {
   const growing_statistics now = table.statistics();
   return now.index_bytes + now.row_bytes + now.filter_bytes == static_cast<index_t>(memory.held);
 }
@@ -279,7 +266,7 @@ void refuse_each(const attempt& of, int pool_threads, bool of_context, bool pinn
     CAPTURE(n);
     CAPTURE(of_context);
     allowance of_table, of_scratch;
-    failing_resource memory(of_table), scratch(of_scratch);
+    refusing_resource memory(of_table), scratch(of_scratch);
     const auto table = table_for(of, &memory);
     const auto pin = pinned ? table->rows().guard() : reclaimer::pin();
     context ctx(pool);
@@ -335,7 +322,7 @@ TEST_CASE("growing table: a resolve that is refused memory leaves rows without s
   for (const bool of_context : {false, true}) {
     for (long n = 0;; ++n) {
       allowance of_table, of_scratch;
-      failing_resource memory(of_table), scratch(of_scratch);
+      refusing_resource memory(of_table), scratch(of_scratch);
       table_type table(f32_rows(6), first_values, {.granule_bytes = 4096, .memory = &memory});
       inline_executor here;
       context ctx(here);

@@ -209,7 +209,7 @@ TEST_CASE(
       CAPTURE(filter);
       std::mt19937_64 random(deeprec_test::seed() + static_cast<std::uint64_t>(filter));
       allowance allowed;
-      failing_resource memory(allowed);
+      refusing_resource memory(allowed);
       inline_executor here;
       {
         const auto table = made({.most_rows = 2000,
@@ -249,7 +249,7 @@ TEST_CASE(
 
 TEST_CASE("growing table: rows take their bytes, a hundredth and a granule at most") {
   allowance allowed;
-  failing_resource memory(allowed);
+  refusing_resource memory(allowed);
   constexpr index_t granule = index_t{2} << 20;
   for (const index_t floats : {1, 5, 16, 64, 257}) {
     table_type table(f32_rows(floats, {.state_floats = floats}), first_values, {.memory = &memory});
@@ -274,7 +274,7 @@ TEST_CASE("growing table: rows take their bytes, a hundredth and a granule at mo
 
 TEST_CASE("growing table: keys that a filter or a full table refuses keep a granule more at most") {
   allowance allowed;
-  failing_resource memory(allowed);
+  refusing_resource memory(allowed);
   const auto table = made({.most_rows = 1000, .granule_bytes = 4096, .memory = &memory});
   const auto granules = [&] { return (table->statistics().row_bytes - 4000) / 4096; };
   const index_t per_granule = table->state().rows.rows_per_granule();

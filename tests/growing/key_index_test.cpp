@@ -289,7 +289,7 @@ TEST_CASE("key_index: a put that is refused memory changes nothing, and works af
     for (long n = 0;; ++n) {
       CAPTURE(n);
       deeprec_test::allowance allowed;
-      deeprec_test::failing_resource memory(allowed);
+      deeprec_test::refusing_resource memory(allowed);
       {
         indexed ours(detail::process_key_seed(), &memory);
         const reclaimer::pin before = pinned ? ours.readers.enter() : reclaimer::pin();
@@ -339,7 +339,7 @@ TEST_CASE("key_index: refused scratch throws and changes nothing") {
 TEST_CASE("key_index: a constructor that is refused memory throws, and gives back what it had") {
   for (long n = 0; n < 4; ++n) {
     deeprec_test::allowance allowed{.left = n};
-    deeprec_test::failing_resource memory(allowed);
+    deeprec_test::refusing_resource memory(allowed);
     reclaimer readers;
     bool refused = false;
     try {

@@ -238,7 +238,7 @@ TEST_CASE("key_map: where the n-th allocation is refused nothing changes, and th
     CAPTURE(n);
     REQUIRE(n < 200);
     allowance granted;
-    failing_resource memory(granted), scratch(granted);
+    refusing_resource memory(granted), scratch(granted);
     inline_executor here;
     context ctx(here);
     ctx.memory = &scratch;
@@ -283,7 +283,7 @@ TEST_CASE("key_map: where the n-th allocation is refused nothing changes, and th
   for (long n = 0; !made; ++n) {
     REQUIRE(n < 400);
     allowance few{.left = n};
-    failing_resource memory(few);
+    refusing_resource memory(few);
     try {
       const key_map map(10, &memory);
       made = true;

@@ -1,6 +1,7 @@
 // Large blocks on huge pages; small ones elsewhere.
 
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/counting_resource.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 
 #include "support/seed.hpp"
@@ -22,24 +23,6 @@ using namespace deeprec;
 namespace {
 
 constexpr std::size_t megabyte = std::size_t{1} << 20;
-
-class counting_resource final : public std::pmr::memory_resource {
- public:
-  int allocations = 0;
-  int held = 0;
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    ++allocations;
-    ++held;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
-    --held;
-    std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
-  }
-  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
-};
 
 std::size_t resident_pages(void* memory, std::size_t bytes) {
   std::vector<unsigned char> pages((bytes + 4095) / 4096);
@@ -68,7 +51,7 @@ TEST_CASE("huge_page_resource: large blocks are aligned to 2 MB and zero") {
       resource.deallocate(memory, bytes, alignment);
     }
   }
-  CHECK(upstream.allocations == 0);
+  CHECK(upstream.statistics().allocations == 0);
 }
 
 TEST_CASE("huge_page_resource: a block that was used and given back comes back zero") {
@@ -87,13 +70,13 @@ TEST_CASE("huge_page_resource: small blocks and odd alignments go upstream") {
   void* small = resource.allocate(megabyte - 1, 64);
   void* nothing = resource.allocate(0, 1);
   void* coarse = resource.allocate(2 * megabyte, 4 * megabyte);
-  CHECK(upstream.allocations == 3);
+  CHECK(upstream.statistics().allocations == 3);
   CHECK(resource.report().mapped == 0);
   CHECK(reinterpret_cast<std::uintptr_t>(coarse) % (4 * megabyte) == 0);
   resource.deallocate(small, megabyte - 1, 64);
   resource.deallocate(nothing, 0, 1);
   resource.deallocate(coarse, 2 * megabyte, 4 * megabyte);
-  CHECK(upstream.held == 0);
+  CHECK(upstream.statistics().blocks == 0);
 }
 
 TEST_CASE("hazard H17: who takes a block back is told by its size, never by bytes before it") {

@@ -313,7 +313,7 @@ TEST_CASE("dynamic_stitch: memory") {
   const std::vector<matrix_view<const float>> data{{rows.data(), 20000, 16}};
   const matrix_view<float> to(out.data(), 20000, 16);
   allowance none{.left = 0};
-  failing_resource refusing(none);
+  refusing_resource refusing(none);
   thread_pool pool({.threads = 3, .oversubscribe = true});  // shares its work on one processor too
   context many{pool};
   many.memory = &refusing;

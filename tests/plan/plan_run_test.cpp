@@ -374,7 +374,7 @@ TEST_CASE("plan_run: takes its memory once, from the resource that it was given"
   const task_graph graph = random_graph(random, 40, 0.1);
   const task_plan plan = task_plan::compile(list_of(graph)).or_throw();
   allowance granted;
-  failing_resource memory(granted);
+  refusing_resource memory(granted);
   thread_pool pool(2);
   {
     plan_run run(plan, &memory);

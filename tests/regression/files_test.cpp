@@ -58,7 +58,7 @@ TEST_CASE("n05: name_rows returns what memory and what the file refuse") {
     save_tables(file.path, items.tables()).or_throw();
   }
   allowance few;
-  failing_resource memory(few);
+  refusing_resource memory(few);
   bool done = false;
   for (long granted = 0; !done; ++granted) {
     few.left = granted;

@@ -59,9 +59,9 @@ TEST_CASE("n02: an update of resolved features whose scratch was refused groups 
   group.add(table.view(), combiner::sum);
   const std::vector<jagged_view<>> bags{batch};
   allowance of_scratch;
-  failing_resource scratch(of_scratch);
+  refusing_resource scratch(of_scratch);
   allowance unlimited;
-  failing_resource kept(unlimited);
+  refusing_resource kept(unlimited);
   context resolving(here), updating(here);
   resolving.memory = &kept;
   updating.memory = &scratch;

@@ -150,7 +150,7 @@ TEST_CASE("e12b: an update of a group that is refused memory steps no table") {
     group.add(as_table(matrix_view(small.data(), 3, 1)), combiner::sum);
     const std::vector<fixed_hotness_view<>> batches{{ids.data(), 1, 40'000}, {ids.data(), 1, 4}};
     allowance shared{.left = granted};
-    failing_resource memory(shared);
+    refusing_resource memory(shared);
     inline_executor here;
     context ctx{here};
     ctx.memory = &memory;

@@ -94,7 +94,7 @@ struct keyed {
 template <class Make, class Check>
 void assign_from_another_resource(const Make& make, const Check& check) {
   allowance unlimited;
-  failing_resource first(unlimited), second(unlimited);
+  refusing_resource first(unlimited), second(unlimited);
   {
     auto one = make(&first, 0.0F);
     std::optional other(make(&second, 10.0F));

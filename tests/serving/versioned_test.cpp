@@ -104,7 +104,7 @@ TEST_CASE(
   for (long granted = 0;; ++granted) {
     REQUIRE(granted < 100);
     allowance shared{granted};
-    failing_resource memory(shared);
+    refusing_resource memory(shared);
     {
       models_type models(2, &memory);
       index_t refusals = 0;
@@ -381,7 +381,7 @@ struct large_model {
 /// Bytes that are held after some publications; beside each a reading comes and goes, or one stays.
 std::vector<std::size_t> bytes_after(std::initializer_list<index_t> publications, bool reading_stays) {
   allowance shared;
-  failing_resource memory(shared);  // counts
+  refusing_resource memory(shared);  // counts
   versioned<large_model> models(2, &memory);
   versioned<large_model>::reading held;
   std::vector<std::size_t> bytes;

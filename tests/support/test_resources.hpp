@@ -1,60 +1,22 @@
-// Memory resources that refuse, that watch, and that keep their blocks apart; and an executor that says when
+// Memory resources that watch, and that keep their blocks apart; and an executor that says when
 // its bodies run.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <cstring>
-#include <limits>
 #include <memory>
 #include <memory_resource>
-#include <new>
 #include <thread>
 #include <vector>
 
 #include <deeprec/core/executor.hpp>
+#include <deeprec/memory/refusing_resource.hpp>
 
 namespace deeprec_test {
 
 using deeprec::index_t;
 
-/// How many more allocations several resources together grant.
-struct allowance {
-  static constexpr long unlimited = std::numeric_limits<long>::max();
-  long left = unlimited;
-  long refused = 0;
-};
-
-/// Refuses when the allowance is used up, and counts what it holds. Its blocks are full of nonsense, as
-/// memory that was used before.
-class failing_resource final : public std::pmr::memory_resource {
- public:
-  explicit failing_resource(allowance& shared) : shared_(shared) {}
-  std::size_t held = 0;
-  long granted = 0;
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    if (shared_.left == 0) {
-      ++shared_.refused;
-      throw std::bad_alloc();
-    }
-    if (shared_.left != allowance::unlimited) --shared_.left;
-    void* const block = std::pmr::new_delete_resource()->allocate(bytes, alignment);
-    std::memset(block, 0x5a, bytes);
-    held += bytes;
-    ++granted;
-    return block;
-  }
-  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    held -= bytes;
-    std::memset(p, 0xa5, bytes);  // who reads it now sees that
-    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
-  }
-  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
-
-  allowance& shared_;
-};
+using deeprec::allowance;
+using deeprec::refusing_resource;
 
 inline bool& inside_a_body() {
   static thread_local bool inside = false;

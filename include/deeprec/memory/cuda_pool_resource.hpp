@@ -5,9 +5,10 @@
 //   allocate(n, s)        own list: no wait, stream order is enough
 //   allocate(n, t)        from the list of s: record an event on s now, t waits for it; only then
 //
-// Blocks are cut from slabs, best fit, and free neighbours of one stream are merged again. Not here: managed
-// memory, pinned memory (cuda_memory.hpp); captures: a graph keeps using its blocks, which no event reports,
-// so allocate before a capture and free when the graph has ended.
+// Blocks are cut from slabs, best fit, and free neighbours of one stream are merged again. Slabs are device
+// memory, or page-locked host memory, which devices reach as well. Not here: managed memory, pinned memory
+// without streams (cuda_memory.hpp); captures: a graph keeps using its blocks, which no event reports, so
+// allocate before a capture and free when the graph has ended.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -47,16 +48,18 @@ class cuda_pool_resource {
  public:
   static constexpr std::size_t alignment = 256;
 
+  enum class slabs_in : unsigned char { device, pinned };
+
   /// @param slab the least number of bytes requested from the runtime at once
-  explicit cuda_pool_resource(std::size_t slab = std::size_t{32} << 20)
-      : slab_(round_up((std::min)(slab, most_bytes))) {}
+  explicit cuda_pool_resource(std::size_t slab = std::size_t{32} << 20, slabs_in where = slabs_in::device)
+      : slab_(round_up((std::min)(slab, most_bytes))), where_(where) {}
   cuda_pool_resource(const cuda_pool_resource&) = delete;
   cuda_pool_resource& operator=(const cuda_pool_resource&) = delete;
   /// @pre the streams have finished with the memory
   ~cuda_pool_resource() {
     const scope here(device_);
     for (const auto& [event_stream, event] : events_) cuda_runtime::end_event(event);
-    for (void* const slab : slabs_) cuda_runtime::deallocate(slab);
+    for (void* const slab : slabs_) end_slab(slab);
   }
 
   /// A block for work that is enqueued on a stream from now on.
@@ -237,12 +240,19 @@ class cuda_pool_resource {
     return best;
   }
 
+  status make_slab(void*& made, std::size_t bytes) const {
+    return where_ == slabs_in::pinned ? cuda_runtime::pinned_allocate(made, bytes)
+                                      : cuda_runtime::allocate(made, bytes);
+  }
+  void end_slab(void* slab) const {
+    where_ == slabs_in::pinned ? cuda_runtime::pinned_deallocate(slab) : cuda_runtime::deallocate(slab);
+  }
   status grow(std::size_t size, cudaStream_t on, blocks::iterator& made) {
     slabs_.reserve(slabs_.size() + 1);  // throws before there is a slab to leak
     void* slab = nullptr;
     std::size_t bytes = (std::max)(size, slab_);
-    status s = cuda_runtime::allocate(slab, bytes);
-    if (s.code() == errc::out_of_memory && bytes > size) s = cuda_runtime::allocate(slab, bytes = size);
+    status s = make_slab(slab, bytes);
+    if (s.code() == errc::out_of_memory && bytes > size) s = make_slab(slab, bytes = size);
     if (!s) return s;
     slabs_.push_back(slab);
     reserved_ += bytes;
@@ -276,7 +286,7 @@ class cuda_pool_resource {
       if (at->second.free && whole) {
         slabs_.erase(std::find(slabs_.begin(), slabs_.end(), static_cast<void*>(at->first)));
         reserved_ -= at->second.size;
-        cuda_runtime::deallocate(at->first);
+        end_slab(at->first);
         blocks_.erase(at);
       } else if (at->second.free) {
         free_.insert(entry_of(*at));
@@ -345,6 +355,7 @@ class cuda_pool_resource {
 
   int device_ = detail::current_device();
   std::size_t slab_;
+  slabs_in where_;
   mutable std::mutex mutex_;
   blocks blocks_;  // free or not, by address: they cover the slabs
   std::set<entry> free_;

@@ -91,7 +91,7 @@ struct growing_state {
     for (index_t from = 0; from < n; from += block) {
       const index_t count = (std::min)(block, n - from);
       index.find(active_isa(), keys_of(ids + from, count, converted.data()), count, codes.data());
-      const row_store::places places = rows.addresses();  // after the codes: their granules are in it
+      const granules::addresses places = rows.addresses();  // after the codes: their granules are in it
       for (index_t k = 0; k < count; ++k) {
         const std::uint32_t code = codes[static_cast<std::size_t>(k)];
         addresses[from + k] = is_row_code(code) ? places.address(code - 1) : nullptr;

@@ -3,30 +3,20 @@
 //   granule   | first number | facts of its rows, 16 bytes each | rows, one stride each |     2 MB by default
 //   number    granule << k | place, 32 bits; a code of the key index is a number + 1
 //
-// From a number to its address: a multiplication. From an address to its granule: granules are aligned to
-// their size. Not here: which key has which row.
+// Numbers and addresses: granules.hpp. Not here: which key has which row.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory_resource>
-#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/growing/detail/free_numbers.hpp>
-#include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/memory/reclaimer.hpp>
-
-#if defined(__SANITIZE_ADDRESS__)
-#  include <sanitizer/asan_interface.h>
-#endif
+#include <deeprec/support/granules.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -60,96 +50,52 @@ class row_store {
 
   /// @pre fault_of(stride, granule_bytes) is ok
   row_store(index_t stride, index_t granule_bytes, std::pmr::memory_resource* memory)
-      : stride_(stride),
-        granule_bytes_(granule_bytes),
-        per_granule_(rows_in(stride, granule_bytes)),
-        rows_at_(rows_begin(per_granule_)),
-        place_bits_(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(per_granule_ - 1)))),
-        reciprocal_((std::uint64_t{1} << reciprocal_bits) / static_cast<std::uint64_t>(stride) + 1),
-        memory_(memory),
-        lists_(memory),
-        free_(memory) {}
+      : granules_(stride, granule_bytes, head, memory), free_(memory) {}
   row_store(const row_store&) = delete;
   row_store& operator=(const row_store&) = delete;
-  ~row_store() {
-    for (index_t g = 0; g < granules_; ++g) {
-      std::byte* const granule = granules()[g];
-#if defined(__SANITIZE_ADDRESS__)
-      __asan_unpoison_memory_region(granule, static_cast<std::size_t>(granule_bytes_));
-#endif
-      deallocate(granule);
-    }
-  }
 
   /// Whether rows of a stride fit granules of a size.
   static status fault_of(index_t stride, index_t granule_bytes) noexcept {
     if (stride <= 0)
       return {errc::invalid_value, "growing_table: stride_bytes must be at least 1", {.value = stride}};
-    if (granule_bytes < 4096 || granule_bytes > most_granule ||
-        !std::has_single_bit(static_cast<std::uint64_t>(granule_bytes)))
+    if (!granules::is_size(granule_bytes))
       return {errc::invalid_value,
               "growing_table: granule_bytes must be a power of two from 4096 to 64 MB",
               {.value = granule_bytes}};
-    if (stride > granule_bytes || rows_in(stride, granule_bytes) < 1)
+    if (granules::places_in(stride, granule_bytes, head) < 1)
       return {errc::invalid_value,
               "growing_table: granule_bytes must be enough for one row",
               {.value = granule_bytes}};
     return {};
   }
 
-  [[nodiscard]] index_t stride() const noexcept { return stride_; }
+  [[nodiscard]] index_t stride() const noexcept { return granules_.stride(); }
   /// More than the largest number of a row, when `more` rows are taken.
   [[nodiscard]] index_t numbers_with(index_t more) const noexcept {
-    return (granules_ + more / per_granule_ + 1) << place_bits_;
+    return (granules_.count() + more / granules_.places() + 1) << granules_.place_bits();
   }
   /// The number of a place in a granule.
   [[nodiscard]] std::uint32_t number_at(index_t granule, index_t place) const noexcept {
-    return static_cast<std::uint32_t>((granule << place_bits_) + place);
+    return granules_.number_at(granule, place);
   }
-  [[nodiscard]] index_t rows_per_granule() const noexcept { return per_granule_; }
+  [[nodiscard]] index_t rows_per_granule() const noexcept { return granules_.places(); }
   /// The most rows that numbers reach.
   [[nodiscard]] index_t most_rows() const noexcept {
-    return ((index_t{most_number} + 1) >> place_bits_) * per_granule_;
+    return ((index_t{most_number} + 1) >> granules_.place_bits()) * granules_.places();
   }
 
   /// Addresses of rows. A thread that got numbers from codes calls it after it got them.
-  class places {
-   public:
-    [[nodiscard]] DEEPREC_INLINE std::byte* address(std::uint32_t number) const noexcept {
-      return granules_[number >> bits_] + rows_at_ + index_t{number & mask_} * stride_;
-    }
-
-   private:
-    friend row_store;
-    std::byte* const* granules_;
-    index_t rows_at_;
-    index_t stride_;
-    int bits_;
-    std::uint32_t mask_;
-  };
-  [[nodiscard]] places addresses() const noexcept {
-    places found;
-    found.granules_ = granules();
-    found.rows_at_ = rows_at_;
-    found.stride_ = stride_;
-    found.bits_ = place_bits_;
-    found.mask_ = (std::uint32_t{1} << place_bits_) - 1;
-    return found;
-  }
-  [[nodiscard]] std::byte* address(std::uint32_t number) const noexcept {
-    return addresses().address(number);
-  }
+  [[nodiscard]] granules::addresses addresses() const noexcept { return granules_.all(); }
+  [[nodiscard]] std::byte* address(std::uint32_t number) const noexcept { return granules_.address(number); }
   [[nodiscard]] row_facts& facts(std::uint32_t number) const noexcept {
-    return facts_in(granules()[number >> place_bits_])[number & ((std::uint32_t{1} << place_bits_) - 1)];
+    return facts_in(granules_.begin(number >> granules_.place_bits()))[number & granules_.place_mask()];
   }
   /// Of the row at an address.
   [[nodiscard]] DEEPREC_INLINE row_facts& facts_of(const std::byte* row) const noexcept {
-    return facts_in(granule_of(row))[place_of(row)];
+    return facts_in(granules_.begin_of(row))[granules_.place_of(row)];
   }
   [[nodiscard]] DEEPREC_INLINE std::uint32_t number_of(const std::byte* row) const noexcept {
-    std::uint32_t first = 0;
-    std::memcpy(&first, granule_of(row), sizeof(first));
-    return first + place_of(row);
+    return granules_.number_of(row);
   }
 
   /// Makes sure that n rows can be taken; throws std::bad_alloc where the resource refuses. False: numbers
@@ -157,26 +103,9 @@ class row_store {
   bool reserve(index_t n) {
     const index_t missing = n - free_.size() - fresh_left();
     if (missing <= 0) return true;
-    const index_t more = (missing + per_granule_ - 1) / per_granule_;
-    if (granules_ + more > index_t{most_number >> place_bits_}) return false;
-    if (granules_ + more > room_) {
-      const index_t room = (std::max)(granules_ + more, 2 * room_);
-      lists_.emplace_back(static_cast<std::size_t>(room), nullptr);
-      std::copy_n(granules(), granules_, lists_.back().begin());
-      room_ = room;
-      // release: the addresses come before the list. Lists stay: together they are not longer than the last
-      // one.
-      list_.store(lists_.back().data(), std::memory_order_release);
-    }
-    for (index_t g = 0; g < more; ++g) {
-      auto* const granule = static_cast<std::byte*>(memory_->allocate(
-          static_cast<std::size_t>(granule_bytes_), static_cast<std::size_t>(granule_bytes_)));
-      std::memset(granule, 0, static_cast<std::size_t>(rows_at_));
-      const auto first = static_cast<std::uint32_t>(granules_ << place_bits_);
-      std::memcpy(granule, &first, sizeof(first));
-      lists_.back()[static_cast<std::size_t>(granules_)] = granule;
-      ++granules_;
-    }
+    const index_t more = (missing + granules_.places() - 1) / granules_.places();
+    if (granules_.count() + more > index_t{most_number >> granules_.place_bits()}) return false;
+    granules_.grow(more);
     return true;
   }
   /// A row that was reserved, the one with the smallest free number; its bytes are those of the row before.
@@ -184,26 +113,18 @@ class row_store {
     ++taken_;
     if (!free_.empty()) {
       const std::uint32_t number = free_.take();
-#if defined(__SANITIZE_ADDRESS__)
-      __asan_unpoison_memory_region(address(number), static_cast<std::size_t>(stride_));
-#endif
+      granules_.unpoison(granules_.address(number));
       return number;
     }
-    const auto number = static_cast<std::uint32_t>((fresh_granule_ << place_bits_) + fresh_place_);
-    if (++fresh_place_ == per_granule_) {
+    const std::uint32_t number = granules_.number_at(fresh_granule_, fresh_place_);
+    if (++fresh_place_ == granules_.places()) {
       fresh_place_ = 0;
       ++fresh_granule_;
     }
     return number;
   }
   /// Gives back granules that no row was taken from, but for one.
-  void trim() noexcept {
-    const index_t used = fresh_granule_ + (fresh_place_ > 0 ? 1 : 0);
-    while (granules_ > used + 1) {
-      --granules_;
-      deallocate(lists_.back()[static_cast<std::size_t>(granules_)]);
-    }
-  }
+  void trim() noexcept { granules_.shrink(granule_count() + 1); }
   /// Room to retire n rows; throws std::bad_alloc.
   void reserve_retired(index_t n) { free_.reserve(n); }
   void retire(std::uint32_t number, std::uint64_t epoch) noexcept {
@@ -212,7 +133,7 @@ class row_store {
   }
   /// Frees the rows that no reader can hold.
   void reclaim(const reclaimer& readers) noexcept {
-    free_.reclaim(readers, [&store = *this](std::uint32_t number) { store.poison(number); });
+    free_.reclaim(readers, [&all = granules_](std::uint32_t number) { all.poison(all.address(number)); });
   }
 
   /// Rows that are taken.
@@ -227,68 +148,23 @@ class row_store {
     std::uint32_t first;
   };
   [[nodiscard]] granule_facts facts_of_granule(index_t g) const noexcept {
-    return {facts_in(granules()[g]), g == fresh_granule_ ? fresh_place_ : per_granule_,
-            static_cast<std::uint32_t>(g << place_bits_)};
+    return {facts_in(granules_.begin(g)), g == fresh_granule_ ? fresh_place_ : granules_.places(),
+            granules_.number_at(g, 0)};
   }
   /// The bytes that it has from its resource.
-  [[nodiscard]] index_t bytes() const noexcept {
-    index_t all = granules_ * granule_bytes_ + free_.bytes() +
-                  static_cast<index_t>(lists_.capacity() * sizeof(std::pmr::vector<std::byte*>));
-    for (const auto& one : lists_) all += static_cast<index_t>(one.capacity() * sizeof(std::byte*));
-    return all;
-  }
+  [[nodiscard]] index_t bytes() const noexcept { return granules_.bytes() + free_.bytes(); }
 
  private:
-  static constexpr index_t header_bytes = 64;
-  static constexpr index_t most_granule = index_t{64} << 20;
-  static constexpr int reciprocal_bits = 37;  // with offsets below 2^26: exact
+  static constexpr granules::head head{.bytes = 0, .of_place = sizeof(row_facts)};
 
-  static constexpr index_t rows_begin(index_t rows) noexcept {
-    return (header_bytes + rows * index_t{sizeof(row_facts)} + 63) / 64 * 64;
-  }
-  static constexpr index_t rows_in(index_t stride, index_t granule_bytes) noexcept {
-    index_t rows = (granule_bytes - header_bytes) / (stride + index_t{sizeof(row_facts)});
-    while (rows > 0 && rows_begin(rows) + rows * stride > granule_bytes) --rows;
-    return rows;
-  }
   static row_facts* facts_in(std::byte* granule) noexcept {
-    return reinterpret_cast<row_facts*>(granule + header_bytes);
+    return reinterpret_cast<row_facts*>(granules::head_of(granule));
   }
-  [[nodiscard]] std::byte* granule_of(const std::byte* row) const noexcept {
-    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(row) &
-                                        ~static_cast<std::uintptr_t>(granule_bytes_ - 1));
-  }
-  [[nodiscard]] std::uint32_t place_of(const std::byte* row) const noexcept {
-    const auto offset = static_cast<std::uint64_t>(row - granule_of(row) - rows_at_);
-    return static_cast<std::uint32_t>(offset * reciprocal_ >> reciprocal_bits);
-  }
-  // acquire: the addresses come before the list.
-  [[nodiscard]] std::byte* const* granules() const noexcept { return list_.load(std::memory_order_acquire); }
   [[nodiscard]] index_t fresh_left() const noexcept {
-    return (granules_ - fresh_granule_) * per_granule_ - fresh_place_;
-  }
-  // Nobody may read a row that is free.
-  void poison([[maybe_unused]] std::uint32_t number) const noexcept {
-#if defined(__SANITIZE_ADDRESS__)
-    __asan_poison_memory_region(address(number), static_cast<std::size_t>(stride_));
-#endif
-  }
-  void deallocate(std::byte* granule) noexcept {
-    memory_->deallocate(granule, static_cast<std::size_t>(granule_bytes_),
-                        static_cast<std::size_t>(granule_bytes_));
+    return (granules_.count() - fresh_granule_) * granules_.places() - fresh_place_;
   }
 
-  index_t stride_;
-  index_t granule_bytes_;
-  index_t per_granule_;
-  index_t rows_at_;
-  int place_bits_;
-  std::uint64_t reciprocal_;
-  std::pmr::memory_resource* memory_;
-  std::pmr::vector<std::pmr::vector<std::byte*>> lists_;  // of granules
-  std::atomic<std::byte* const*> list_{nullptr};          // the last of lists_
-  index_t room_ = 0;                                      // of the last list
-  index_t granules_ = 0;
+  granules granules_;
   index_t fresh_granule_ = 0;  // the next row that was never taken
   index_t fresh_place_ = 0;
   index_t taken_ = 0;
