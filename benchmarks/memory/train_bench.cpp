@@ -56,7 +56,9 @@ class peak_resource final : public std::pmr::memory_resource {
     live_ -= bytes;
     std::pmr::new_delete_resource()->deallocate(block, bytes, alignment);
   }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
+    return this == &other;
+  }
 
   std::size_t live_ = 0, peak_ = 0;
 };
@@ -68,7 +70,8 @@ struct trained {
   deeprec::executor_ref executor{here};
   step_context on{executor};
   Model model{on, *shared_data().tables, 1};
-  graph_step step = make_graph_step(model, *shared_data().tables, batch_source(shared_data(), batches), graph_use::train);
+  graph_step step =
+      make_graph_step(model, *shared_data().tables, batch_source(shared_data(), batches), graph_use::train);
   deeprec::step_program program = deeprec::step_program::compile(step.graph).or_throw();
   deeprec::step_state values = program.make_state();
 };
