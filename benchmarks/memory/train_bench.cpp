@@ -1,8 +1,8 @@
 // Training steps of the models as graphs, at 2,048 samples on one thread, with and without plans of memory.
 //
-//   memory/train/M   values share memory and scratch comes from an arena: pace over steps without (pace); bytes of
-//                    values and of what verbs allocate over theirs (bytes); minor page faults of a step (faults,
-//                    and without plans faults_apart)
+//   memory/train/M   values share memory, scratch comes from an arena: pace over steps without (pace); bytes
+//                    of values and of what verbs allocate over theirs (bytes); minor page faults of a step
+//                    (faults, and without plans faults_apart)
 #include <benchmark/benchmark.h>
 
 #include <sys/resource.h>

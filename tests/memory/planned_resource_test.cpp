@@ -351,6 +351,24 @@ TEST_CASE("planned_resource: requests outside of steps go upstream, and live thr
   CHECK(outside.faults == 0);
 }
 
+TEST_CASE("hazard H17: a block is of the arena by its address alone") {
+  deeprec_test::allowance all;
+  deeprec_test::failing_resource upstream(all);
+  planned_resource memory(on(upstream));
+  for (int s = 0; s < 4; ++s) step_of(memory, two_blocks());
+  const planned_resource::step step = memory.begin();
+  void* const served = memory.allocate(1000, 16);
+  // A block of the upstream resource that looks like one of the arena.
+  void* const other = upstream.allocate(2000, 16);
+  std::memset(served, 0x5a, 1000);
+  std::memcpy(other, served, 1000);
+  const std::size_t held = upstream.held;
+  memory.deallocate(other, 2000, 16);
+  CHECK(upstream.held == held - 2000);
+  memory.deallocate(served, 1000, 16);
+  CHECK(upstream.held == held - 2000);
+}
+
 TEST_CASE("planned_resource: chunks run on threads in any order, and each is served") {
   planned_options options = on(*std::pmr::new_delete_resource());
   options.chunks = {{0, 1}, {1, 3}, {1, 2}, {2, 3}, {3, 4}};
