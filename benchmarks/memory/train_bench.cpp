@@ -7,14 +7,13 @@
 
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory_resource>
 #include <string>
 
 #include <deeprec/graph/step/plan_memory.hpp>
 #include <deeprec/graph/step/step_program.hpp>
+#include <deeprec/memory/counting_resource.hpp>
 #include <deeprec/memory/planned_resource.hpp>
 
 #include "graph/step_batches.hpp"
@@ -40,29 +39,6 @@ const step_batches& shared_data() {
   return data;
 }
 
-/// The most bytes that live at once.
-class peak_resource final : public std::pmr::memory_resource {
- public:
-  [[nodiscard]] std::size_t peak() const { return peak_; }
-  void forget_peak() { peak_ = live_; }
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    live_ += bytes;
-    peak_ = std::max(peak_, live_);
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* block, std::size_t bytes, std::size_t alignment) override {
-    live_ -= bytes;
-    std::pmr::new_delete_resource()->deallocate(block, bytes, alignment);
-  }
-  [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
-    return this == &other;
-  }
-
-  std::size_t live_ = 0, peak_ = 0;
-};
-
 /// A model, its step as a graph, and the context in which steps run. Does not move.
 template <class Model>
 struct trained {
@@ -86,7 +62,7 @@ template <class Model>
 void train(benchmark::State& state, const std::string& name) {
   for (auto _ : state) {
     // They outlive what steps resolved, which keeps its memory from one step to the next.
-    peak_resource upstream, peak;
+    deeprec::counting_resource upstream, peak;
     deeprec::planned_options options;
     options.upstream = &upstream;
     deeprec::planned_resource scratch(options);
@@ -114,10 +90,11 @@ void train(benchmark::State& state, const std::string& name) {
     }
     if (checksum(ours.model) != checksum(apart.model))
       return state.SkipWithError("wrong answer: the weights differ");
-    upstream.forget_peak();
+    upstream.forget_most();
     planned();
-    const auto bytes = static_cast<double>(plan.bytes + scratch.report().arena_bytes + upstream.peak());
-    const auto bytes_apart = static_cast<double>(plan.apart_bytes + peak.peak());
+    const auto bytes =
+        static_cast<double>(plan.bytes + scratch.report().arena_bytes + upstream.statistics().most_bytes);
+    const auto bytes_apart = static_cast<double>(plan.apart_bytes + peak.statistics().most_bytes);
     figures f(name);
     f.note("megabytes", bytes * 1e-6);
     f.note("megabytes_apart", bytes_apart * 1e-6);

@@ -46,7 +46,8 @@ const step_batches& shared_data() {
 /// The number of allocations and frees before each op of a step.
 class op_times final : public deeprec::trace_sink {
  public:
-  op_times(const deeprec::allocation_log& log, index_t ops) : log_(log), before_(static_cast<std::size_t>(ops)) {}
+  op_times(const deeprec::allocation_log& log, index_t ops)
+      : log_(log), before_(static_cast<std::size_t>(ops)) {}
   void begin(const char*) noexcept override {}
   void end(const char*) noexcept override {}
   void begin_op(const deeprec::traced_op& op) noexcept override {
@@ -90,7 +91,8 @@ std::vector<block_lifetime> blocks_of_step() {
   for (const auto op : program.plan().order()) begins.push_back(2 * times.before(op));
   for (std::size_t i = 1; i < begins.size(); ++i) begins[i] = std::max(begins[i], begins[i - 1]);
   const auto begin_of = [&](std::int64_t place) {
-    return place < static_cast<std::int64_t>(begins.size()) ? begins[static_cast<std::size_t>(place)] : 2 * end_of_step;
+    return place < static_cast<std::int64_t>(begins.size()) ? begins[static_cast<std::size_t>(place)]
+                                                            : 2 * end_of_step;
   };
   for (const auto& v : plan.values) {
     // An op without an allocation takes no time by events, yet its values are there.
@@ -104,7 +106,8 @@ std::vector<block_lifetime> blocks_of_step() {
     if (events[i].what == deeprec::allocation_event::kind::allocated) {
       if (block_of.size() <= block) block_of.resize(block + 1, -1);
       block_of[block] = static_cast<std::int64_t>(blocks.size());
-      blocks.push_back({time, 2 * end_of_step, std::size_t{64} * ((static_cast<std::size_t>(events[i].bytes) + 63) / 64), 64});
+      blocks.push_back({time, 2 * end_of_step,
+                        std::size_t{64} * ((static_cast<std::size_t>(events[i].bytes) + 63) / 64), 64});
     } else if (block < block_of.size() && block_of[block] >= 0) {  // else of the step before
       blocks[static_cast<std::size_t>(block_of[block])].end = time;
     }

@@ -4,7 +4,6 @@
 
 #include "support/seed.hpp"
 #include "support/step_interpreter.hpp"
-#include "support/test_resources.hpp"
 
 #include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/hash.hpp>
@@ -14,6 +13,7 @@
 #include <deeprec/graph/step/staged_program.hpp>
 #include <deeprec/graph/step/step_graph.hpp>
 #include <deeprec/graph/step/step_program.hpp>
+#include <deeprec/memory/refusing_resource.hpp>
 
 #include <doctest/doctest.h>
 
@@ -345,8 +345,8 @@ TEST_CASE("plan_memory: what cannot hold is refused, and the state is as it was"
   CHECK(on_threads.code() == errc::unsupported);
   CHECK(program.run(pool, state).or_throw());
 
-  deeprec_test::allowance all;
-  deeprec_test::failing_resource memory(all);
+  allowance all;
+  refusing_resource memory(all);
   {
     step_state refused = program.make_state(&memory);
     CHECK(program.run(pool, refused).or_throw());
@@ -354,7 +354,7 @@ TEST_CASE("plan_memory: what cannot hold is refused, and the state is as it was"
     all.left = 0;
     CHECK_THROWS_AS(static_cast<void>(place_values(refused, places)), std::bad_alloc);
     CHECK(program.run(pool, refused).or_throw());
-    all.left = deeprec_test::allowance::unlimited;
+    all.left = allowance::unlimited;
     place_values(refused, places).or_throw();
     place_values(refused, places).or_throw();  // once more: the first block is given back
     CHECK(program.run(pool, refused).or_throw());

@@ -288,7 +288,7 @@ TEST_CASE("key_index: a put that is refused memory changes nothing, and works af
     long allocations = 0;
     for (long n = 0;; ++n) {
       CAPTURE(n);
-      deeprec_test::allowance allowed;
+      deeprec::allowance allowed;
       deeprec_test::refusing_resource memory(allowed);
       {
         indexed ours(detail::process_key_seed(), &memory);
@@ -299,7 +299,7 @@ TEST_CASE("key_index: a put that is refused memory changes nothing, and works af
         CHECK(ours.index.bytes() == static_cast<index_t>(memory.held));
         allowed.left = n;
         const status s = ours.put(pool, more, codes);
-        allowed.left = deeprec_test::allowance::unlimited;
+        allowed.left = deeprec::allowance::unlimited;
         if (!s) {
           CHECK(s.code() == errc::out_of_memory);
           REQUIRE(ours.all() == held);
@@ -338,7 +338,7 @@ TEST_CASE("key_index: refused scratch throws and changes nothing") {
 
 TEST_CASE("key_index: a constructor that is refused memory throws, and gives back what it had") {
   for (long n = 0; n < 4; ++n) {
-    deeprec_test::allowance allowed{.left = n};
+    deeprec::allowance allowed{.left = n};
     deeprec_test::refusing_resource memory(allowed);
     reclaimer readers;
     bool refused = false;

@@ -2,10 +2,10 @@
 // two which share a byte are seen.
 
 #include <deeprec/memory/planned_resource.hpp>
+#include <deeprec/memory/refusing_resource.hpp>
 
 #include "support/sanitizers.hpp"
 #include "support/seed.hpp"
-#include "support/test_resources.hpp"
 
 #include <doctest/doctest.h>
 
@@ -114,8 +114,8 @@ planned_options on(std::pmr::memory_resource& upstream) {
 }  // namespace
 
 TEST_CASE("planned_resource: after three equal steps every request is served from the arena") {
-  deeprec_test::allowance all;
-  deeprec_test::failing_resource upstream(all);
+  allowance all;
+  refusing_resource upstream(all);
   {
     planned_resource memory(on(upstream));
     for (int s = 0; s < 3; ++s) CHECK(step_of(memory, two_blocks()) == 0);
@@ -141,8 +141,8 @@ TEST_CASE("planned_resource: blocks of random steps keep what was written to the
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(deeprec_test::seed() + seed);
-    deeprec_test::allowance all;
-    deeprec_test::failing_resource upstream(all);
+    allowance all;
+    refusing_resource upstream(all);
     planned_options options = on(upstream);
     options.checks = seed % 2 == 0;
     planned_resource memory(options);
@@ -175,8 +175,8 @@ TEST_CASE("planned_resource: blocks of random steps keep what was written to the
 }
 
 TEST_CASE("planned_resource: smaller requests are served, a larger one sends the rest of its step upstream") {
-  deeprec_test::allowance all;
-  deeprec_test::failing_resource upstream(all);
+  allowance all;
+  refusing_resource upstream(all);
   planned_resource memory(on(upstream));
   for (int s = 0; s < 4; ++s) step_of(memory, two_blocks());
   const long before = upstream.granted;
@@ -292,8 +292,8 @@ TEST_CASE("planned_resource: steps of different sizes have plans of their own, n
 }
 
 TEST_CASE("planned_resource: a block that outlives its step is never in the arena") {
-  deeprec_test::allowance all;
-  deeprec_test::failing_resource upstream(all);
+  allowance all;
+  refusing_resource upstream(all);
   {
     planned_resource memory(on(upstream));
     void* kept = nullptr;
@@ -352,8 +352,8 @@ TEST_CASE("planned_resource: requests outside of steps go upstream, and live thr
 }
 
 TEST_CASE("hazard H17: a block is of the arena by its address alone") {
-  deeprec_test::allowance all;
-  deeprec_test::failing_resource upstream(all);
+  allowance all;
+  refusing_resource upstream(all);
   planned_resource memory(on(upstream));
   for (int s = 0; s < 4; ++s) step_of(memory, two_blocks());
   const planned_resource::step step = memory.begin();
@@ -404,6 +404,44 @@ TEST_CASE("planned_resource: chunks run on threads in any order, and each is ser
     for (std::size_t c = 0; c < 5; ++c) actor(*all.chunk(static_cast<index_t>(c))).run(actions[c]);
   }
   CHECK(report.planned_bytes < all.report().planned_bytes);
+}
+
+TEST_CASE("planned_resource: a block that outlives its phase keeps later chunks out of its bytes") {
+  planned_options options = on(*std::pmr::new_delete_resource());
+  options.chunks = {{0, 1}, {1, 2}, {2, 3}};
+  planned_resource memory(options);
+  const auto run = [&](bool late) {
+    const planned_resource::step step = memory.begin();
+    actor first(*memory.chunk(0)), second(*memory.chunk(1)), third(*memory.chunk(2));
+    first.run({0, 1000});
+    if (!late) first.end(0);
+    second.run({{1, 2000}, {2, 500}, {1}, {2}});
+    if (late) first.end(0);
+    third.run({{3, 700}, {3}});
+    return first.faults + second.faults + third.faults;
+  };
+  for (int s = 0; s < 5; ++s) CHECK(run(false) == 0);
+  CHECK(memory.report().planned_bytes == 2048 + 512);
+  const planned_report before = memory.report();
+  CHECK(run(true) == 0);
+  CHECK(memory.report().served == before.served + 2);  // of the first and the third chunk
+  CHECK(memory.report().served_steps == before.served_steps);
+  CHECK(run(false) == 0);
+  CHECK(memory.report().served == before.served + 2 + 4);
+  // One that outlives the step keeps all out of the arena.
+  actor late(*memory.chunk(1));
+  {
+    const planned_resource::step step = memory.begin();
+    actor(*memory.chunk(0)).run({{0, 1000}, {0}});
+    late.run({1, 2000});
+  }
+  const index_t served = memory.report().served;
+  CHECK(run(false) == 0);
+  CHECK(memory.report().served == served);
+  late.end(1);
+  CHECK(late.faults == 0);
+  CHECK(run(false) == 0);
+  CHECK(memory.report().served == served + 4);
 }
 
 TEST_CASE("planned_resource: parts of a batch are served on whichever lane they run") {
@@ -472,8 +510,8 @@ TEST_CASE(
 TEST_CASE("planned_resource: where the upstream or the arena refuses, nothing is lost") {
   for (long allowed = 0; allowed < 10; ++allowed) {
     CAPTURE(allowed);
-    deeprec_test::allowance all;
-    deeprec_test::failing_resource upstream(all);
+    allowance all;
+    refusing_resource upstream(all);
     {
       planned_resource memory(on(upstream));
       all.left = allowed;
@@ -487,7 +525,7 @@ TEST_CASE("planned_resource: where the upstream or the arena refuses, nothing is
         CHECK(a.faults == 0);
       }
       CHECK(all.refused > 0);
-      all.left = deeprec_test::allowance::unlimited;
+      all.left = allowance::unlimited;
       for (int s = 0; s < 8; ++s) CHECK(step_of(memory, two_blocks()) == 0);
     }
     CHECK(upstream.held == 0);

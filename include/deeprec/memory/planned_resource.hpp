@@ -111,6 +111,12 @@ class planned_resource final : public std::pmr::memory_resource {
     const std::size_t lanes = static_cast<std::size_t>((std::max)(options_.lanes, 0));
     chunks_.reserve(options_.chunks.size() + lanes);
     while (chunks_.size() < options_.chunks.size() + lanes) chunks_.emplace_back(options_.upstream);
+    for (std::size_t c = 0; c < options_.chunks.size(); ++c) {
+      std::vector<const detail::planned_chunk*> before;
+      for (std::size_t other = 0; other < options_.chunks.size(); ++other)
+        if (options_.chunks[other].end <= options_.chunks[c].begin) before.push_back(&chunks_[other]);
+      chunks_[c].set_before(std::move(before));
+    }
   }
   planned_resource(const planned_resource&) = delete;
   planned_resource& operator=(const planned_resource&) = delete;
@@ -129,9 +135,11 @@ class planned_resource final : public std::pmr::memory_resource {
     shape& now = shape_of(size);
     if (now.state == shape_state::recorded && now.same >= options_.stable_steps) make_plan(now);
     using use = detail::chunk_use;
-    const use here = now.state == shape_state::planned    ? use::serve
-                     : now.state == shape_state::recorded ? use::record
-                                                          : use::pass;
+    blocked_ = false;  // by a block of an earlier step
+    for (const detail::planned_chunk& chunk : chunks_) blocked_ = blocked_ || chunk.live() > 0;
+    const use here = now.state == shape_state::recorded               ? use::record
+                     : now.state == shape_state::planned && !blocked_ ? use::serve
+                                                                      : use::pass;
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       chunks_[c].begin(here, here == use::serve ? &now.places.chunks[c] : nullptr,
                        c >= options_.chunks.size());
@@ -220,7 +228,7 @@ class planned_resource final : public std::pmr::memory_resource {
     shape& now = *current_;
     current_ = nullptr;
     const bool planned = now.state == shape_state::planned;
-    bool complete = planned, any = false, blocked = false;
+    bool complete = planned && !blocked_, any = false, blocked = blocked_;
     for (detail::planned_chunk& chunk : chunks_) {
       const auto counts = chunk.end();
       counts_.served += counts.served;
@@ -349,6 +357,7 @@ class planned_resource final : public std::pmr::memory_resource {
   std::vector<detail::planned_chunk> chunks_;  // and lanes
   std::vector<std::unique_ptr<shape>> shapes_;
   shape* current_ = nullptr;
+  bool blocked_ = false;
   detail::planned_chunk::arena_bytes arena_{};
   std::size_t arena_alignment_ = 1;
   planned_report counts_{};

@@ -90,6 +90,9 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     arena_bytes_ = arena.bytes;
     checks_ = checks;
   }
+  /// Chunks of phases that end before this one begins, whose bytes it may share: it is served while they hold
+  /// no block.
+  void set_before(std::vector<const planned_chunk*> chunks) { before_ = std::move(chunks); }
   /// For plans of so many blocks.
   void reserve_blocks(std::size_t blocks) {
     if (taken_.size() < blocks) taken_.resize(blocks);
@@ -104,7 +107,12 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     rounds_ = 0;
     irregular_ = false;
     too_large_ = {};
-    if (!by_parts) open();
+    waits_ = use == chunk_use::serve && !by_parts && !before_.empty();
+    if (waits_) {
+      in_round_ = true;  // the first request looks at the chunks before
+    } else if (!by_parts) {
+      open();
+    }
   }
   /// The next part begins: the same requests once more.
   void begin_part() noexcept {
@@ -123,8 +131,12 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
   [[nodiscard]] int rounds() const noexcept { return rounds_; }
   /// Whether rounds differed, or could not be recorded.
   [[nodiscard]] bool is_irregular() const noexcept { return irregular_; }
-  /// Blocks of earlier steps that lie in the arena: while there are any, no step is served.
-  [[nodiscard]] index_t live() const noexcept { return live_; }
+  /// Blocks in the arena: of earlier steps, and of this one.
+  [[nodiscard]] index_t live() const noexcept {
+    if (plan_ == nullptr) return live_;
+    const planned_event* const at = hidden_ != nullptr ? hidden_ : next_;
+    return live_ + plan_->live[static_cast<std::size_t>(at - plan_->events.data())] + optional_live_;
+  }
 
   void* serve(std::size_t bytes, std::size_t alignment) {
     const planned_event& e = *next_;
@@ -167,7 +179,9 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     in_round_ = true;
     if (use_ == chunk_use::record) current_.clear();
     if (use_ != chunk_use::serve) return;
-    if (live_ > 0) {  // of an earlier round: where it lies, another block would be put
+    const auto holds_any = [](const planned_chunk* chunk) { return chunk->live() > 0; };
+    // Of an earlier round, or of a chunk that should have ended: where it lies, another block would be put.
+    if (live_ > 0 || std::any_of(before_.begin(), before_.end(), holds_any)) {
       counts_.blocked = true;
       counts_.complete = false;
       return;
@@ -179,6 +193,7 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
     if (checks_) hide();
   }
   void close() noexcept {
+    if (std::exchange(waits_, false)) open();
     if (!std::exchange(in_round_, false)) return;
     if (plan_ != nullptr) {
       show();
@@ -225,6 +240,10 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
   }
 
   DEEPREC_APART void* serve_else(std::size_t bytes, std::size_t alignment) {
+    if (std::exchange(waits_, false)) {
+      open();
+      return serve(bytes, alignment);
+    }
     if (plan_ != nullptr) {
       show();
       const event_facts* const found = skip_optional([&](const event_facts& e) {
@@ -349,11 +368,13 @@ class alignas(64) planned_chunk final : public std::pmr::memory_resource {
   bool in_round_ = false;
   bool checks_ = false;
   bool irregular_ = false;
+  bool waits_ = false;
   int rounds_ = 0;
   const chunk_plan* plan_of_step_ = nullptr;
   std::vector<bool> taken_;  // optional blocks that live
   std::uint32_t optional_served_ = 0, optional_live_ = 0;
   step_counts counts_;
+  std::vector<const planned_chunk*> before_;
   request_record current_, merged_;
   std::pair<std::uint32_t, std::size_t> too_large_{};
   const planned_event* hidden_ = nullptr;
