@@ -14,8 +14,8 @@
 #include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
 
 #include "checkpoints/checkpoint_support.hpp"
-#include "checkpoints/system_calls.hpp"
 #include "support/seed.hpp"
+#include "support/system_calls.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
