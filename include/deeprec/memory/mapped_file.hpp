@@ -95,7 +95,7 @@ class mapped_file {
       made.data_bytes_ = bytes;
       if (const auto done = made.open_or_make(description, options); !done) return done.fault();
       if (const auto done = made.map(options); !done) return done.fault();
-      return made;
+      return result<mapped_file>(std::move(made));
     });
   }
 
