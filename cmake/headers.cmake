@@ -240,6 +240,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/pooling.hpp
     include/deeprec/embedding/resolve.hpp
     include/deeprec/embedding/tables/dense_table.hpp
+    include/deeprec/embedding/tables/mapped_table.hpp
     include/deeprec/embedding/tables/quantize.hpp
     include/deeprec/embedding/tables/quantized_rows.hpp
     include/deeprec/embedding/tables/row_format.hpp
@@ -323,10 +324,16 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/cuda_pool_resource.hpp
     include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/cuda_stream_memory.hpp
+    include/deeprec/memory/detail/dax_device.hpp
     include/deeprec/memory/detail/fallback_ledger.hpp
     include/deeprec/memory/detail/managed_budget.hpp
+    include/deeprec/memory/detail/mapped_header.hpp
+    include/deeprec/memory/detail/mapping.hpp
+    include/deeprec/memory/detail/numa.hpp
+    include/deeprec/memory/detail/page_report.hpp
     include/deeprec/memory/detail/planned_chunk.hpp
     include/deeprec/memory/detail/planned_places.hpp
+    include/deeprec/memory/detail/ranges.hpp
     include/deeprec/memory/detail/request_record.hpp
     include/deeprec/memory/detail/slab_checks.hpp
     include/deeprec/memory/detail/slab_runs.hpp
@@ -334,6 +341,9 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/fallback_resource.hpp
     include/deeprec/memory/huge_page_resource.hpp
     include/deeprec/memory/limited_resource.hpp
+    include/deeprec/memory/mapped_file.hpp
+    include/deeprec/memory/mapped_resource.hpp
+    include/deeprec/memory/mapping_options.hpp
     include/deeprec/memory/planned_resource.hpp
     include/deeprec/memory/plans/block_lifetime.hpp
     include/deeprec/memory/plans/block_plan.hpp

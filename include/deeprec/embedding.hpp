@@ -37,6 +37,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/tables/mapped_table.hpp>
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>

@@ -6,6 +6,9 @@
 #include <deeprec/memory/fallback_resource.hpp>
 #include <deeprec/memory/huge_page_resource.hpp>
 #include <deeprec/memory/limited_resource.hpp>
+#include <deeprec/memory/mapped_file.hpp>
+#include <deeprec/memory/mapped_resource.hpp>
+#include <deeprec/memory/mapping_options.hpp>
 #include <deeprec/memory/planned_resource.hpp>
 #include <deeprec/memory/plans/block_lifetime.hpp>
 #include <deeprec/memory/plans/block_plan.hpp>

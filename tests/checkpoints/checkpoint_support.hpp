@@ -4,17 +4,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <unistd.h>
 
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
@@ -28,44 +23,9 @@
 #include <deeprec/optim/adagrad.hpp>
 
 #include "growing/growing_support.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace deeprec_test {
-
-/// A folder of its own, which is removed. Its name has a space, an accent and a Chinese character. In memory
-/// where the system has files there: ext4 takes ever longer to make files after some thousands were removed.
-class temporary_folder {
- public:
-  temporary_folder() {
-    static int count = 0;
-    const std::filesystem::path memory = "/dev/shm";
-    path_ =
-        (::access(memory.c_str(), W_OK | X_OK) == 0 ? memory : std::filesystem::temp_directory_path()) /
-        ("deeprec ckpt \xc3\xa9\xe8\xa1\xa8 " + std::to_string(::getpid()) + " " + std::to_string(count++));
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directory(path_);
-  }
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
-  ~temporary_folder() {
-    std::error_code ignored;
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ignored);
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] std::string path() const { return path_.string(); }
-  /// The names in it, sorted, but for that of the lock.
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const auto& one : std::filesystem::directory_iterator(path_)) {
-      const std::string name = one.path().filename().string();
-      if (name != "checkpoint.lock") all.push_back(name);
-    }
-    std::sort(all.begin(), all.end());
-    return all;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// What files hold of a table: by keys, not by numbers of rows. All bytes of rows, gaps too.
 struct keyed_content {
@@ -221,14 +181,6 @@ read_back restored(
 /// The path of a file of a folder.
 inline std::string path_of(const temporary_folder& folder, bool full, std::uint64_t number) {
   return folder.path() + '/' + deeprec::detail::folder_file{full, number}.name();
-}
-inline std::string bytes_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-inline void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 }  // namespace deeprec_test

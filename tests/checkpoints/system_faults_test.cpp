@@ -18,9 +18,9 @@
 #include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
 
 #include "checkpoints/checkpoint_support.hpp"
-#include "checkpoints/disk_model.hpp"
-#include "checkpoints/system_calls.hpp"
+#include "support/disk_model.hpp"
 #include "support/seed.hpp"
+#include "support/system_calls.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;

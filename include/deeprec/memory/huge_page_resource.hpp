@@ -6,14 +6,14 @@
 //            └ smaller ─> upstream
 //
 // Pages are allocated when first touched: prefault(executor, ...) does it in parallel. report() returns what
-// the system really provided. Not here: NUMA placement, pinned memory.
+// the system really provided. Not here: pinned memory; memory of a NUMA node, a file or a DAX device
+// (mapped_resource.hpp).
 #pragma once
 
 #include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -26,10 +26,12 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/executor.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/memory/detail/mapping.hpp>
+#include <deeprec/memory/detail/page_report.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-inline constexpr std::size_t huge_page_size = std::size_t{2} << 20;
+inline constexpr std::size_t huge_page_size = detail::huge_page_bytes;
 
 /// Memory that a huge_page_resource holds now, in bytes.
 struct huge_page_report {
@@ -77,25 +79,10 @@ class huge_page_resource final : public std::pmr::memory_resource {
       answer.mapped += held.bytes;
       if (held.reserved) answer.explicit_huge += held.bytes;
     }
-    if (std::FILE* smaps = std::fopen("/proc/self/smaps", "re")) {
-      char line[512];
-      bool ours = false;
-      while (std::fgets(line, sizeof(line), smaps) != nullptr) {
-        unsigned long start = 0;
-        unsigned long end = 0;
-        unsigned long kilobytes = 0;
-        if (std::sscanf(line, "%lx-%lx ", &start, &end) == 2) {
-          ours = overlaps_a_block(start, end);
-        } else if (ours && std::sscanf(line, "AnonHugePages: %lu kB", &kilobytes) == 1) {
-          answer.transparent_huge += kilobytes << 10;
-        } else if (ours && (std::sscanf(line, "Rss: %lu kB", &kilobytes) == 1 ||
-                            // Rss excludes huge pages
-                            std::sscanf(line, "Private_Hugetlb: %lu kB", &kilobytes) == 1)) {
-          answer.resident += kilobytes << 10;
-        }
-      }
-      std::fclose(smaps);
-    }
+    const detail::page_report pages = detail::pages_of(
+        [&](std::uintptr_t begin, std::uintptr_t end) { return overlaps_a_block(begin, end); });
+    answer.transparent_huge = pages.transparent_huge;
+    answer.resident = pages.resident;
     return answer;
   }
 
@@ -107,9 +94,6 @@ class huge_page_resource final : public std::pmr::memory_resource {
 
   static constexpr std::size_t most_bytes = static_cast<std::size_t>(-1) / 2;  // so that no sum wraps
 
-  static constexpr std::size_t round_up(std::size_t bytes) noexcept {
-    return (bytes + huge_page_size - 1) / huge_page_size * huge_page_size;
-  }
   static bool is_large(std::size_t bytes, std::size_t alignment) noexcept {
     return bytes >= huge_page_size / 2 && alignment <= huge_page_size;
   }
@@ -126,7 +110,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (bytes > most_bytes) refuse();
     if (!is_large(bytes, alignment)) return upstream_->allocate(bytes, alignment);
-    const std::size_t size = round_up(bytes);
+    const std::size_t size = detail::whole_huge_pages(bytes);
     std::map<std::uintptr_t, block> fresh;  // allocates the node before there is a mapping to leak
     fresh[0] = {size, false};
     auto entry = fresh.extract(fresh.begin());
@@ -138,7 +122,7 @@ class huge_page_resource final : public std::pmr::memory_resource {
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | two_megabytes, -1, 0);
       reserved = memory != MAP_FAILED;
     }
-    if (memory == MAP_FAILED) memory = map_aligned(size);
+    if (memory == MAP_FAILED) memory = detail::map_aligned(size);
     if (memory == MAP_FAILED) refuse();
     if (!reserved) ::madvise(memory, size, MADV_HUGEPAGE);  // if refused: ordinary pages, see report()
     entry.key() = reinterpret_cast<std::uintptr_t>(memory);
@@ -154,24 +138,11 @@ class huge_page_resource final : public std::pmr::memory_resource {
       std::lock_guard lock(mutex_);
       blocks_.erase(reinterpret_cast<std::uintptr_t>(memory));
     }
-    ::munmap(memory, round_up(bytes));
+    ::munmap(memory, detail::whole_huge_pages(bytes));
   }
 
   [[nodiscard]] bool do_is_equal(const memory_resource& other) const noexcept override {
     return this == &other;
-  }
-
-  // mmap aligns to 4 KB: ask for one huge page more and give the ends back.
-  static void* map_aligned(std::size_t size) noexcept {
-    const std::size_t padded = size + huge_page_size;
-    void* raw = ::mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (raw == MAP_FAILED) return raw;
-    const auto start = reinterpret_cast<std::uintptr_t>(raw);
-    const std::uintptr_t aligned = round_up(start);
-    if (aligned > start) ::munmap(raw, aligned - start);
-    const std::size_t tail = start + padded - (aligned + size);
-    if (tail > 0) ::munmap(reinterpret_cast<void*>(aligned + size), tail);
-    return reinterpret_cast<void*>(aligned);
   }
 
   bool overlaps_a_block(std::uintptr_t start, std::uintptr_t end) const {

@@ -66,7 +66,8 @@ struct slab_report {
 class slab_resource final : public std::pmr::memory_resource {
  public:
   explicit slab_resource(index_t block_bytes, slab_options options = {})
-      : runs_(stride_for(block_bytes, options), options.granule_bytes, has_marks(options), options.memory),
+      : memory_(options.memory),
+        runs_(stride_for(block_bytes, options), options.granule_bytes, has_marks(options), options.memory),
         most_bytes_(static_cast<std::size_t>(block_bytes_of(runs_))),
         most_alignment_((std::min)(most_bytes_ & (~most_bytes_ + 1), std::size_t{64})),
         caches_{options.memory} {
@@ -220,7 +221,7 @@ class slab_resource final : public std::pmr::memory_resource {
 #if DEEPREC_EXCEPTIONS
       try {
 #endif
-        found = ::new (caches_.memory->allocate(sizeof(cache), alignof(cache))) cache;
+        found = ::new (memory_->allocate(sizeof(cache), alignof(cache))) cache;
 #if DEEPREC_EXCEPTIONS
       } catch (const std::bad_alloc&) {
         return nullptr;
@@ -244,7 +245,7 @@ class slab_resource final : public std::pmr::memory_resource {
 
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (bytes > most_bytes_ || alignment > most_alignment_) [[unlikely]]
-      return caches_.memory->allocate(bytes, alignment);
+      return memory_->allocate(bytes, alignment);
     std::byte* const block = take();
     runs_.all().unpoison(block);
     if (checks_) [[unlikely]]
@@ -258,7 +259,7 @@ class slab_resource final : public std::pmr::memory_resource {
       if ((fits || checks_->owns(runs_.all(), block)) && !checks_->freed(runs_.all(), block, fits)) return;
     }
     if (!fits) [[unlikely]]
-      return caches_.memory->deallocate(memory, bytes, alignment);
+      return memory_->deallocate(memory, bytes, alignment);
     runs_.all().poison(block);
     give(block);
   }
@@ -266,6 +267,7 @@ class slab_resource final : public std::pmr::memory_resource {
     return this == &other;
   }
 
+  std::pmr::memory_resource* memory_;
   runs runs_;
   std::size_t most_bytes_;
   std::size_t most_alignment_;

@@ -18,10 +18,7 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-
-#if defined(__SANITIZE_ADDRESS__)
-#  include <sanitizer/asan_interface.h>
-#endif
+#include <deeprec/support/address_poison.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -146,23 +143,17 @@ class granules {
     while (count_ > left) {
       --count_;
       std::byte* const granule = lists_.back()[static_cast<std::size_t>(count_)];
-#if defined(__SANITIZE_ADDRESS__)
-      __asan_unpoison_memory_region(granule, static_cast<std::size_t>(granule_bytes_));
-#endif
+      unpoison_addresses(granule, static_cast<std::size_t>(granule_bytes_));
       memory_->deallocate(granule, static_cast<std::size_t>(granule_bytes_),
                           static_cast<std::size_t>(granule_bytes_));
     }
   }
   /// Nobody may read a place that is free. Does something only under the address sanitizer.
-  void poison([[maybe_unused]] std::byte* place) const noexcept {
-#if defined(__SANITIZE_ADDRESS__)
-    __asan_poison_memory_region(place, static_cast<std::size_t>(stride_));
-#endif
+  void poison(std::byte* place) const noexcept {
+    poison_addresses(place, static_cast<std::size_t>(stride_));
   }
-  void unpoison([[maybe_unused]] std::byte* place) const noexcept {
-#if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(place, static_cast<std::size_t>(stride_));
-#endif
+  void unpoison(std::byte* place) const noexcept {
+    unpoison_addresses(place, static_cast<std::size_t>(stride_));
   }
   /// The bytes that it has from its resource.
   [[nodiscard]] index_t bytes() const noexcept {

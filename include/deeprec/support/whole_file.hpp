@@ -20,6 +20,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/result.hpp>
@@ -75,6 +76,40 @@ inline result<void> write_all(int number, const std::byte* bytes, std::size_t co
   return {};
 }
 
+/// Reads all of [offset, offset + count).
+inline result<void> read_at(int number, std::uint64_t offset, std::byte* bytes, std::size_t count) {
+  constexpr std::size_t largest = std::size_t{1} << 30;
+  while (count > 0) {
+    const ssize_t got = ::pread(number, bytes, (std::min)(count, largest), static_cast<off_t>(offset));
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return system_fault("cannot read at byte " + std::to_string(offset));
+    }
+    if (got == 0) {
+      return fault(errc::io_error,
+                   "became shorter while it was read: ends at byte " + std::to_string(offset));
+    }
+    bytes += got;
+    offset += static_cast<std::uint64_t>(got);
+    count -= static_cast<std::size_t>(got);
+  }
+  return {};
+}
+/// Writes all of [offset, offset + count).
+inline result<void> write_at(int number, std::uint64_t offset, const std::byte* bytes, std::size_t count) {
+  while (count > 0) {
+    const ssize_t written = ::pwrite(number, bytes, count, static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return system_fault("cannot write at byte " + std::to_string(offset));
+    }
+    bytes += written;
+    offset += static_cast<std::uint64_t>(written);
+    count -= static_cast<std::size_t>(written);
+  }
+  return {};
+}
+
 /// The new content of a file, under a temporary name next to the old one.
 class replacement_file {
  public:
@@ -107,6 +142,25 @@ class replacement_file {
 
   [[nodiscard]] result<void> write(const std::byte* bytes, std::size_t count) {
     return write_all(file_.get(), bytes, count);
+  }
+
+  /// So many bytes more, which are zero; afterwards nothing can be appended. The disk can't be too full for
+  /// them later, except on file systems that copy what is overwritten.
+  [[nodiscard]] result<void> reserve(std::uint64_t bytes) {
+    if (bytes == 0) return {};
+    const off_t end = ::lseek(file_.get(), 0, SEEK_CUR);
+    if (end < 0) return system_fault("cannot read its length");
+    while (::fallocate(file_.get(), 0, end, static_cast<off_t>(bytes)) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EOPNOTSUPP) return system_fault("cannot reserve " + std::to_string(bytes) + " bytes");
+      const std::vector<std::byte> zeros(std::size_t{1} << 20);
+      for (; bytes > 0; bytes -= (std::min)(bytes, std::uint64_t{zeros.size()})) {
+        const auto count = static_cast<std::size_t>((std::min)(bytes, std::uint64_t{zeros.size()}));
+        if (auto done = write(zeros.data(), count); !done) return done;
+      }
+      return {};
+    }
+    return {};
   }
 
   /// After this the new content has the name, also after a power failure.
@@ -186,22 +240,7 @@ class input_file {
 
   /// Reads all of [offset, offset + count).
   [[nodiscard]] result<void> read(std::uint64_t offset, std::byte* bytes, std::size_t count) const {
-    constexpr std::size_t largest = std::size_t{1} << 30;
-    while (count > 0) {
-      const ssize_t got = ::pread(file_.get(), bytes, (std::min)(count, largest), static_cast<off_t>(offset));
-      if (got < 0) {
-        if (errno == EINTR) continue;
-        return system_fault("cannot read at byte " + std::to_string(offset));
-      }
-      if (got == 0) {
-        return fault(errc::io_error,
-                     "became shorter while it was read: ends at byte " + std::to_string(offset));
-      }
-      bytes += got;
-      offset += static_cast<std::uint64_t>(got);
-      count -= static_cast<std::size_t>(got);
-    }
-    return {};
+    return read_at(file_.get(), offset, bytes, count);
   }
 
  private:

@@ -66,37 +66,6 @@ struct basic_named_table : table_entry {
 using named_table = basic_named_table<std::byte>;
 using const_named_table = basic_named_table<const std::byte>;
 
-namespace detail {
-
-template <class Format>
-inline constexpr const char* plain_format_name = nullptr;
-template <>
-inline constexpr const char* plain_format_name<plain_rows<float>> = "f32";
-template <>
-inline constexpr const char* plain_format_name<plain_rows<f16>> = "f16";
-template <>
-inline constexpr const char* plain_format_name<plain_rows<bf16>> = "bf16";
-template <>
-inline constexpr const char* plain_format_name<plain_rows<double>> = "f64";
-template <>
-inline constexpr const char* plain_format_name<plain_rows<e4m3>> = "e4m3";
-template <>
-inline constexpr const char* plain_format_name<plain_rows<e5m2>> = "e5m2";
-
-template <class Format>
-std::string format_name(const Format& format) {
-  if constexpr (requires { std::string(format.file_name()); }) {
-    return std::string(format.file_name());
-  } else {
-    static_assert(plain_format_name<Format> != nullptr,
-                  "deeprec::name_table: this row format has no name for files. Fix: give it a member "
-                  "file_name() that names all that decoding depends on, or pass the name.");
-    return plain_format_name<Format>;
-  }
-}
-
-}  // namespace detail
-
 /// A table view with a name, for save_tables and load_tables. `format` identifies what decoding depends
 /// on; formats that aren't plain rows have a member file_name(), or get their name here.
 ///

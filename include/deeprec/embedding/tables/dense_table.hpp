@@ -5,7 +5,7 @@
 //   table.initialize(pool, row_init::uniform{.seed = 42, .bound = 0.05f});
 //   lookup(pool, table.view(), bags, combiner::sum, out);
 //
-// Not here: growing tables, tiers; saving: table_file.hpp.
+// Not here: growing tables, tiers; rows in a mapped file (mapped_table.hpp); saving: table_file.hpp.
 #pragma once
 
 #include <algorithm>
@@ -71,6 +71,9 @@ struct normal {
 
 }  // namespace row_init
 
+template <RowFormat Format>
+class mapped_table;
+
 /// Owner of R rows.
 ///
 /// Invariant: rows() * stride bytes at one address that never moves while the table lives.
@@ -116,7 +119,7 @@ class dense_table {
                                              .state_owner = optimizer_name<O>.data()}),
                     memory) {}
   ~dense_table() {
-    if (data_ != nullptr) memory_->deallocate(data_, bytes_, row_alignment);
+    if (data_ != nullptr && memory_ != nullptr) memory_->deallocate(data_, bytes_, row_alignment);
   }
   dense_table(dense_table&& other) noexcept { swap(other); }
   dense_table& operator=(dense_table&& other) noexcept {
@@ -176,6 +179,15 @@ class dense_table {
   }
 
  private:
+  template <RowFormat>
+  friend class mapped_table;
+  // Rows that a mapped_table owns.
+  dense_table(std::byte* data, index_t rows, Format format) noexcept
+      : data_(data),
+        bytes_(static_cast<std::size_t>(rows) * static_cast<std::size_t>(format.stride_bytes())),
+        rows_(rows),
+        format_(format) {}
+
   static constexpr std::size_t row_alignment = 64;
   static constexpr std::size_t max_bytes = (std::numeric_limits<std::ptrdiff_t>::max)();
 
@@ -187,7 +199,7 @@ class dense_table {
     std::swap(format_, other.format_);
   }
 
-  std::pmr::memory_resource* memory_ = nullptr;
+  std::pmr::memory_resource* memory_ = nullptr;  // null: the rows are another's
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   index_t rows_ = 0;

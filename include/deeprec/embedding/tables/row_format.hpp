@@ -12,6 +12,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -153,6 +154,34 @@ constexpr std::string_view state_owner_of(const Format& format) noexcept {
     return owner == nullptr ? std::string_view() : std::string_view(owner);
   } else {
     return {};
+  }
+}
+
+template <class Format>
+inline constexpr const char* plain_format_name = nullptr;
+template <>
+inline constexpr const char* plain_format_name<plain_rows<float>> = "f32";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<f16>> = "f16";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<bf16>> = "bf16";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<double>> = "f64";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<e4m3>> = "e4m3";
+template <>
+inline constexpr const char* plain_format_name<plain_rows<e5m2>> = "e5m2";
+
+/// The name of a format in files.
+template <class Format>
+std::string format_name(const Format& format) {
+  if constexpr (requires { std::string(format.file_name()); }) {
+    return std::string(format.file_name());
+  } else {
+    static_assert(plain_format_name<Format> != nullptr,
+                  "deeprec: this row format has no name for files. Fix: give it a member "
+                  "file_name() that names all that decoding depends on, or pass the name.");
+    return plain_format_name<Format>;
   }
 }
 

@@ -1,12 +1,15 @@
-// System calls of a save that fail on purpose, and a disk that follows them.
+// System calls on files that fail on purpose, or end the process, and a disk that follows them.
 // Defines the calls themselves, instead of the C library's: for one unit of a program. fsync only tells the
 // disk's model.
 //
-//   system_calls   the n-th call from now on fails, or all from there on; short writes; syncs left out
+//   system_calls   the n-th call from now on fails, or all from there on; short writes; syncs left out; the
+//                  process is killed before its n-th call
 #pragma once
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,7 +22,7 @@
 #include <functional>
 #include <string>
 
-#include "checkpoints/disk_model.hpp"
+#include "support/disk_model.hpp"
 
 namespace deeprec_test {
 
@@ -27,16 +30,24 @@ namespace deeprec_test {
 struct system_calls {
   long until_failure = -1;  ///< calls that work before one fails; negative: none fails
   int error = 0;
-  bool lasts = false;     ///< all calls that follow fail too
-  bool is_short = false;  ///< writes take half of what they are given
+  bool lasts = false;        ///< all calls that follow fail too
+  bool is_short = false;     ///< writes take half of what they are given
+  long until_death = -1;     ///< calls that work before the process is killed; negative: it is not
+  bool loses_marks = false;  ///< pwrite says that it has written
   disk_model* disk = nullptr;
   /// Called before a path is synced: whether it is. Empty: always.
   std::function<bool(const std::string& path)> may_sync = {};
   long failed = 0, calls = 0;
 
+  /// Before a call, or anything else that a process does at which it may end.
+  void may_die() {
+    if (until_death >= 0 && until_death-- == 0) ::kill(::getpid(), SIGKILL);
+  }
+
   /// Whether the next call fails.
   bool fails() {
     ++calls;
+    may_die();
     if (until_failure < 0 || until_failure-- > 0) return false;
     if (lasts) until_failure = 0;
     ++failed;
@@ -121,6 +132,23 @@ int flock(int number, int operation) noexcept {
 ssize_t pread(int number, void* bytes, size_t count, off_t offset) {
   if (deeprec_test::the_calls.fails()) return -1;
   return ::syscall(SYS_pread64, number, bytes, count, offset);
+}
+ssize_t pwrite(int number, const void* bytes, size_t count, off_t offset) {
+  if (deeprec_test::the_calls.fails()) return -1;
+  if (deeprec_test::the_calls.loses_marks) return static_cast<ssize_t>(count);
+  return ::syscall(SYS_pwrite64, number, bytes, count, offset);
+}
+int fdatasync(int number) {
+  if (deeprec_test::the_calls.fails()) return -1;
+  return static_cast<int>(::syscall(SYS_fdatasync, number));
+}
+int msync(void* begin, size_t bytes, int flags) {
+  if (deeprec_test::the_calls.fails()) return -1;
+  return static_cast<int>(::syscall(SYS_msync, begin, bytes, flags));
+}
+int fallocate(int number, int mode, off_t offset, off_t bytes) {
+  if (deeprec_test::the_calls.fails()) return -1;
+  return static_cast<int>(::syscall(SYS_fallocate, number, mode, offset, bytes));
 }
 
 }  // extern "C"
