@@ -1,8 +1,8 @@
-// Places for what a training step of a model allocates, at 2,048 samples on one thread: values of its graph, each
-// from the op that makes it to the last one that takes it, and the scratch of verbs.
+// Places for what a training step of a model allocates, at 2,048 samples on one thread: values of its graph,
+// each from the op that makes it to the last one that takes it, and the scratch of verbs.
 //
-//   memory_plan/vs_deeprec/M   bytes by DeepRec's binned best fit over ours (less), ours over the most bytes that
-//                              live at once (of_live), and over all blocks apart (of_apart)
+//   memory_plan/vs_deeprec/M   bytes by DeepRec's binned best fit over ours (less), ours over the most bytes
+//                              that live at once (of_live), and over all blocks apart (of_apart)
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -61,8 +61,8 @@ class op_times final : public deeprec::trace_sink {
   std::vector<std::int64_t> before_;
 };
 
-/// What a step of the model allocates, with lifetimes: times are twice the numbers of events, so that a value that
-/// is made with no event before it has a time of its own.
+/// What a step of the model allocates, with lifetimes: times are twice the numbers of events, so that a value
+/// that is made with no event before it has a time of its own.
 template <class Model>
 std::vector<block_lifetime> blocks_of_step() {
   deeprec::allocation_log log;  // outlives what the step resolves

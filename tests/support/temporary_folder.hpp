@@ -13,8 +13,8 @@
 
 namespace deeprec_test {
 
-/// Where tests make files: in memory where the system has files there, since ext4 takes ever longer to make files
-/// after some thousands were removed.
+/// Where tests make files: in memory where the system has files there, since ext4 takes ever longer to make
+/// files after some thousands were removed.
 inline std::filesystem::path folder_of_tests() {
   const std::filesystem::path memory = "/dev/shm";
   return ::access(memory.c_str(), W_OK | X_OK) == 0 ? memory : std::filesystem::temp_directory_path();

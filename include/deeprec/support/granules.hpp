@@ -149,9 +149,7 @@ class granules {
     }
   }
   /// Nobody may read a place that is free. Does something only under the address sanitizer.
-  void poison(std::byte* place) const noexcept {
-    poison_addresses(place, static_cast<std::size_t>(stride_));
-  }
+  void poison(std::byte* place) const noexcept { poison_addresses(place, static_cast<std::size_t>(stride_)); }
   void unpoison(std::byte* place) const noexcept {
     unpoison_addresses(place, static_cast<std::size_t>(stride_));
   }
