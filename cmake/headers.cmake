@@ -328,12 +328,12 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/detail/fallback_ledger.hpp
     include/deeprec/memory/detail/managed_budget.hpp
     include/deeprec/memory/detail/mapped_header.hpp
+    include/deeprec/memory/detail/mapped_ranges.hpp
     include/deeprec/memory/detail/mapping.hpp
     include/deeprec/memory/detail/numa.hpp
     include/deeprec/memory/detail/page_report.hpp
     include/deeprec/memory/detail/planned_chunk.hpp
     include/deeprec/memory/detail/planned_places.hpp
-    include/deeprec/memory/detail/ranges.hpp
     include/deeprec/memory/detail/request_record.hpp
     include/deeprec/memory/detail/slab_checks.hpp
     include/deeprec/memory/detail/slab_runs.hpp

@@ -37,10 +37,10 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/memory/detail/dax_device.hpp>
+#include <deeprec/memory/detail/mapped_ranges.hpp>
 #include <deeprec/memory/detail/mapping.hpp>
 #include <deeprec/memory/detail/numa.hpp>
 #include <deeprec/memory/detail/page_report.hpp>
-#include <deeprec/memory/detail/ranges.hpp>
 #include <deeprec/memory/mapping_options.hpp>
 #include <deeprec/support/file_faults.hpp>
 #include <deeprec/support/whole_file.hpp>
@@ -75,7 +75,7 @@ class mapped_resource final : public std::pmr::memory_resource {
   static made on_node(int node, mapping_options options = {},
                       std::pmr::memory_resource* small = std::pmr::new_delete_resource()) {
     return detail::on_file({}, "mapped_resource::on_node", [&]() -> made {
-      if (!detail::is_node(node))
+      if (!detail::has_numa_node(node))
         return fault(errc::invalid_value,
                      "mapped_resource::on_node: node must be one of this machine (it is " +
                          std::to_string(node) + ")");
@@ -262,7 +262,7 @@ class mapped_resource final : public std::pmr::memory_resource {
   kind kind_;
   detail::descriptor file_;
   int node_;
-  detail::ranges ranges_;
+  detail::mapped_ranges ranges_;
   mapping_options options_;
   std::pmr::memory_resource* small_;
   mutable std::mutex mutex_;

@@ -18,7 +18,7 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 inline constexpr int most_numa_nodes = 1024;
 
 inline std::string folder_of_node(int node) { return "/sys/devices/system/node/node" + std::to_string(node); }
-inline bool is_node(int node) {
+inline bool has_numa_node(int node) {
   return node >= 0 && node < most_numa_nodes && ::access(folder_of_node(node).c_str(), F_OK) == 0;
 }
 /// Pages of [data, data + bytes) come from this node only. 0, or an errno.

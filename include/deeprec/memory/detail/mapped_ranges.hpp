@@ -11,10 +11,10 @@
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// @threads exclusive
-class ranges {
+class mapped_ranges {
  public:
   /// Of [0, end).
-  explicit ranges(std::uint64_t end = 0) : end_(end) {}
+  explicit mapped_ranges(std::uint64_t end = 0) : end_(end) {}
 
   /// The first place of so many bytes; none where there is none. Throws std::bad_alloc.
   [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes) {
