@@ -44,8 +44,8 @@ class disk_model {
     promise_ = promise;
     look();
   }
-  /// Every folder that a power failure may have left after some call, and the last promise that held then. One
-  /// that is missing has no names.
+  /// Every folder that a power failure may have left after some call, and the last promise that held then.
+  /// One that is missing has no names.
   [[nodiscard]] const std::map<folder_state, std::uint64_t>& found() const { return found_; }
   /// Those until now.
   void forget() { found_.clear(); }

@@ -5,7 +5,7 @@
 //                             counts
 //          NAME, candidates   keys that filters::counter counts, and their counts            (full files)
 //          NAME, filter       the state of another filter                                   (full files)
-//          numbers            NAME, step · NAME, first step · NAME, rows · NAME, whole
+//          numbers            NAME, step · NAME, first step (-1: none yet) · NAME, rows · NAME, whole
 #pragma once
 
 #include <algorithm>
