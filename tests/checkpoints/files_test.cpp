@@ -97,6 +97,12 @@ void bad_delta(const char* what, const std::function<void(file_parts&)>& change,
   CHECK(found.read.content.rows == chain.of_full.rows);  // the file before
   if (found.code == errc::ok) CHECK(found.read.at.number == 1);
 }
+/// The first row of a table comes twice.
+void double_row(file_parts& file, const std::string& table) {
+  std::vector<std::string> rows = file.rows_of(table);
+  rows.insert(rows.begin(), rows.front());
+  file.set_rows(table, rows);
+}
 void bad_full(const char* what, const std::function<void(file_parts&)>& change, errc code,
               const std::string& message) {
   CAPTURE(std::string(what));
@@ -316,6 +322,9 @@ TEST_CASE("checkpoint: deltas of other tables, and records that can't be") {
       },
       "erased keys come before the records");
   bad_delta(
+      "a key that is erased twice", [](file_parts& f) { double_row(f, "items, erased"); },
+      "key 1 is not larger than the one before it");
+  bad_delta(
       "a frequency of 2^24", [](file_parts& f) { f.bytes_of("items, records")[16 + 3] = 1; },
       "its frequency can't be");
   bad_delta(
@@ -347,6 +356,9 @@ TEST_CASE("checkpoint: full files that can't be") {
   bad_full(
       "other rows than records", [](file_parts& f) { ++f.number("items, rows"); }, errc::invalid_value,
       "its numbers don't fit together");
+  bad_full(
+      "a key that waits twice", [](file_parts& f) { double_row(f, "items, candidates"); },
+      errc::invalid_value, "key 3 is not larger than the one before it");
   bad_full(
       "a first step that is none, and a step", [](file_parts& f) { f.number("items, first step") = -1; },
       errc::invalid_value, "its numbers don't fit together");

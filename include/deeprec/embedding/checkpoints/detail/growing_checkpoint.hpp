@@ -8,6 +8,7 @@
 #include <memory>
 #include <memory_resource>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -132,9 +133,16 @@ class growing_load final : public table_load {
   void check(std::span<table_section> sections) override {
     section(sections, records_) = {
         record_.bytes(), [this](const std::byte* records, index_t n) { return check_records(records, n); }};
+    if (erased_ >= 0) {
+      section(sections, erased_) = {sizeof(std::uint64_t),
+                                    [this, last = last_key()](const std::byte* keys, index_t n) mutable {
+                                      return check_erased(keys, n, last);
+                                    }};
+    }
     if (candidates_ >= 0) {
-      section(sections, candidates_) = {sizeof(candidate_record), [this](const std::byte* all, index_t n) {
-                                          return check_candidates(all, n);
+      section(sections, candidates_) = {sizeof(candidate_record),
+                                        [this, last = last_key()](const std::byte* all, index_t n) mutable {
+                                          return check_candidates(all, n, last);
                                         }};
     }
   }
@@ -197,10 +205,28 @@ class growing_load final : public table_load {
     }
     return {};
   }
-  result<void> check_candidates(const std::byte* bytes, index_t n) const {
+  // Keys ascend: no key comes twice.
+  using last_key = std::optional<std::uint64_t>;
+  result<void> check_order(std::uint64_t key, last_key& last) const {
+    const bool is_next = !last || key > *last;
+    last = key;
+    if (is_next) return {};
+    return invalid("table " + in_quotes(names_.name) + ": key " + std::to_string(key) +
+                   " is not larger than the one before it");
+  }
+  result<void> check_erased(const std::byte* bytes, index_t n, last_key& last) const {
+    for (index_t k = 0; k < n; ++k, bytes += sizeof(std::uint64_t)) {
+      std::uint64_t key = 0;
+      std::memcpy(&key, bytes, sizeof(key));
+      if (auto done = check_order(key, last); !done) return done;
+    }
+    return {};
+  }
+  result<void> check_candidates(const std::byte* bytes, index_t n, last_key& last) const {
     for (index_t k = 0; k < n; ++k, bytes += sizeof(candidate_record)) {
       candidate_record one{};
       std::memcpy(&one, bytes, sizeof(one));
+      if (auto done = check_order(one.key, last); !done) return done;
       if (one.count < 1 || one.count > filters::counter::most)
         return invalid("table " + in_quotes(names_.name) + ": key " + std::to_string(one.key) +
                        ": its count of occurrences can't be");
