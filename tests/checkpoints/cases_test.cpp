@@ -184,6 +184,36 @@ TEST_CASE("checkpoint: a table without rows, and one that never began, are saved
   CHECK(restored(folder.path() + "/nothing").at == checkpoint_position{});
 }
 
+TEST_CASE("checkpoint: rows that were saved before the first step are of the first step") {
+  temporary_folder folder;
+  trained_table table(seed());
+  checkpoint_folder saves(folder.path());
+  saves.add("items", *table).or_throw();
+  REQUIRE(insert(*table, {1, 2, 3}).ok());
+  save(saves, true);
+  const keyed_content before = table.content();
+  CHECK(before.rows.at(1).step == 0);
+  for (const std::uint64_t first : {std::uint64_t{7}, std::uint64_t{1} << 40}) {
+    CAPTURE(first);
+    trained_table other(1);
+    checkpoint_folder reader(folder.path());
+    reader.add("items", *other).or_throw();
+    REQUIRE(reader.restore().or_throw());
+    CHECK(other.content() == before);
+    other->begin_step(first);
+    CHECK(other.content().rows.at(1).step == first);
+    REQUIRE(reader.restore().or_throw());  // back to where no step had begun
+    CHECK(other.content() == before);
+  }
+  // A delta that begins the steps.
+  table.begin_step();
+  table.train({2, 4});
+  save(saves, false);
+  const keyed_content now = table.content();
+  CHECK(now.rows.at(1).step == now.step);
+  CHECK(restored(folder.path()).content == now);
+}
+
 TEST_CASE("checkpoint: a cut that is not written leaves its changes to the next delta") {
   saved_keys all;
   const checkpoint_position before = all.saves.position();

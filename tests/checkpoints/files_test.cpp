@@ -13,78 +13,21 @@
 #include <memory_resource>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <deeprec/embedding/checkpoints/apply_delta.hpp>
 #include <deeprec/embedding/checkpoints/checkpoint_folder.hpp>
-#include <deeprec/embedding/files/table_file_reader.hpp>
-#include <deeprec/embedding/files/table_file_writer.hpp>
 #include <deeprec/embedding/growing/admission.hpp>
 #include <deeprec/memory/counting_resource.hpp>
 
 #include "checkpoints/checkpoint_support.hpp"
+#include "checkpoints/file_parts.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
 
 namespace {
-
-/// A file in parts, to be written with others and right checksums.
-struct file_parts {
-  training_state state;
-  std::vector<table_entry> tables;
-  std::vector<std::string> bytes;  // of each table
-
-  table_entry& table(const std::string& name) {
-    for (table_entry& one : tables)
-      if (one.name == name) return one;
-    FAIL("no table ", name);
-    return tables.front();
-  }
-  std::string& bytes_of(const std::string& name) {
-    return bytes[static_cast<std::size_t>(&table(name) - tables.data())];
-  }
-  index_t& number(const std::string& name) {
-    for (named_number& one : state.numbers)
-      if (one.name == name) return std::get<index_t>(one.value);
-    FAIL("no number ", name);
-    return std::get<index_t>(state.numbers.front().value);
-  }
-  void remove_number(const std::string& name) {
-    std::erase_if(state.numbers, [&](const named_number& one) { return one.name == name; });
-  }
-  void remove_table(const std::string& name) {
-    const auto at = &table(name) - tables.data();
-    tables.erase(tables.begin() + at);
-    bytes.erase(bytes.begin() + at);
-  }
-};
-file_parts parts_of(const std::string& path) {
-  table_file_reader file(std::pmr::new_delete_resource());
-  REQUIRE(file.open(path));
-  file_parts parts{file.info().state, file.info().tables, {}};
-  parts.bytes.resize(parts.tables.size());
-  std::vector<table_section> sections(parts.tables.size());
-  for (std::size_t i = 0; i < sections.size(); ++i) {
-    sections[i] = {1, [&parts, i](const std::byte* bytes, index_t n) {
-                     parts.bytes[i].append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(n));
-                     return result<void>();
-                   }};
-  }
-  REQUIRE(file.read(sections));
-  return parts;
-}
-void write_parts(const std::string& path, const file_parts& parts) {
-  std::vector<const_named_table> tables;
-  for (const table_entry& one : parts.tables) tables.emplace_back(one, nullptr, one.row_bytes);
-  table_file_writer file(std::pmr::new_delete_resource());
-  REQUIRE(file.open(path, tables, parts.state, 256));
-  for (const std::string& bytes : parts.bytes)
-    file.put(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size());
-  REQUIRE(file.finish());
-}
 
 /// full-1 and delta-2 of a small table with a counter, and what they stand for.
 struct small_chain {
@@ -154,6 +97,12 @@ void bad_delta(const char* what, const std::function<void(file_parts&)>& change,
   CHECK(found.message.find(message) != std::string::npos);
   CHECK(found.read.content.rows == chain.of_full.rows);  // the file before
   if (found.code == errc::ok) CHECK(found.read.at.number == 1);
+}
+/// The first row of a table comes twice.
+void double_row(file_parts& file, const std::string& table) {
+  std::vector<std::string> rows = file.rows_of(table);
+  rows.insert(rows.begin(), rows.front());
+  file.set_rows(table, rows);
 }
 void bad_full(const char* what, const std::function<void(file_parts&)>& change, errc code,
               const std::string& message) {
@@ -374,6 +323,9 @@ TEST_CASE("checkpoint: deltas of other tables, and records that can't be") {
       },
       "erased keys come before the records");
   bad_delta(
+      "a key that is erased twice", [](file_parts& f) { double_row(f, "items, erased"); },
+      "key 1 is not larger than the one before it");
+  bad_delta(
       "a frequency of 2^24", [](file_parts& f) { f.bytes_of("items, records")[16 + 3] = 1; },
       "its frequency can't be");
   bad_delta(
@@ -405,6 +357,12 @@ TEST_CASE("checkpoint: full files that can't be") {
   bad_full(
       "other rows than records", [](file_parts& f) { ++f.number("items, rows"); }, errc::invalid_value,
       "its numbers don't fit together");
+  bad_full(
+      "a key that waits twice", [](file_parts& f) { double_row(f, "items, candidates"); },
+      errc::invalid_value, "key 3 is not larger than the one before it");
+  bad_full(
+      "a first step that is none, and a step", [](file_parts& f) { f.number("items, first step") = -1; },
+      errc::invalid_value, "its numbers don't fit together");
   bad_full(
       "a count of 0", [](file_parts& f) { std::memset(f.bytes_of("items, candidates").data() + 8, 0, 8); },
       errc::invalid_value, "its count of occurrences can't be");

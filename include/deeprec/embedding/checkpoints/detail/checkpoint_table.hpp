@@ -1,11 +1,11 @@
 // A table of checkpoints, of any kind: what it writes of a cut, and what it takes from a file.
 //
 //   file   NAME, records      key, step, frequency, values and state of rows: all, or those that changed
-//          NAME, erased       keys whose rows were erased; where a record of the key is in the file, it
-//                             counts
-//          NAME, candidates   keys that filters::counter counts, and their counts            (full files)
+//          NAME, erased       keys whose rows were erased, ascending; where a record of the key is in the
+//                             file, it counts
+//          NAME, candidates   keys that filters::counter counts, ascending, and their counts (full files)
 //          NAME, filter       the state of another filter                                   (full files)
-//          numbers            NAME, step · NAME, first step · NAME, rows · NAME, whole
+//          numbers            NAME, step · NAME, first step (-1: none yet) · NAME, rows · NAME, whole
 #pragma once
 
 #include <algorithm>

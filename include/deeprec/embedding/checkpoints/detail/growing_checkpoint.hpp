@@ -8,6 +8,7 @@
 #include <memory>
 #include <memory_resource>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -33,6 +34,10 @@ struct candidate_record {
   std::uint64_t key;
   std::uint64_t count;
 };
+
+/// In the place of the first step: begin_step was never called. Rows that were born until then are of the
+/// step that will be the first.
+inline constexpr std::uint64_t no_first_step = ~std::uint64_t{0};
 
 /// The names and shapes of a growing table's tables in a file.
 template <RowFormat Format>
@@ -106,12 +111,14 @@ class growing_load final : public table_load {
     if (auto done = number(", whole", whole); !done) return done;
     rows_ = static_cast<index_t>(rows);
     is_whole_ = whole != 0;
+    has_begun_ = first_step_ != no_first_step;
+    if (!has_begun_) first_step_ = step_;
     const index_t records = file.info().tables[static_cast<std::size_t>(records_)].rows;
-    if (first_step_ > step_ || (step_ - first_step_) >> 32 != 0 ||
+    if ((!has_begun_ && step_ != 0) || first_step_ > step_ || (step_ - first_step_) >> 32 != 0 ||
         (is_whole_ ? rows_ != records : rows_ < records))
       return invalid("table " + in_quotes(names_.name) + ": its numbers don't fit together");
     const std::lock_guard lock(state_.mutex);
-    if (state_.began) first_step_ = state_.first_step;
+    if (state_.began && !ends_steps()) first_step_ = state_.first_step;
     if (first_step_ <= step_ && (step_ - first_step_) >> 32 != 0) {
       return misfit("table " + in_quotes(names_.name) + ": is at step " + std::to_string(step_) +
                     " in the file, more than 2^32 after the first one here, " + std::to_string(first_step_));
@@ -126,9 +133,16 @@ class growing_load final : public table_load {
   void check(std::span<table_section> sections) override {
     section(sections, records_) = {
         record_.bytes(), [this](const std::byte* records, index_t n) { return check_records(records, n); }};
+    if (erased_ >= 0) {
+      section(sections, erased_) = {sizeof(std::uint64_t),
+                                    [this, last = last_key()](const std::byte* keys, index_t n) mutable {
+                                      return check_erased(keys, n, last);
+                                    }};
+    }
     if (candidates_ >= 0) {
-      section(sections, candidates_) = {sizeof(candidate_record), [this](const std::byte* all, index_t n) {
-                                          return check_candidates(all, n);
+      section(sections, candidates_) = {sizeof(candidate_record),
+                                        [this, last = last_key()](const std::byte* all, index_t n) mutable {
+                                          return check_candidates(all, n, last);
                                         }};
     }
   }
@@ -191,19 +205,42 @@ class growing_load final : public table_load {
     }
     return {};
   }
-  result<void> check_candidates(const std::byte* bytes, index_t n) const {
+  // Keys ascend: no key comes twice.
+  using last_key = std::optional<std::uint64_t>;
+  result<void> check_order(std::uint64_t key, last_key& last) const {
+    const bool is_next = !last || key > *last;
+    last = key;
+    if (is_next) return {};
+    return invalid("table " + in_quotes(names_.name) + ": key " + std::to_string(key) +
+                   " is not larger than the one before it");
+  }
+  result<void> check_erased(const std::byte* bytes, index_t n, last_key& last) const {
+    for (index_t k = 0; k < n; ++k, bytes += sizeof(std::uint64_t)) {
+      std::uint64_t key = 0;
+      std::memcpy(&key, bytes, sizeof(key));
+      if (auto done = check_order(key, last); !done) return done;
+    }
+    return {};
+  }
+  result<void> check_candidates(const std::byte* bytes, index_t n, last_key& last) const {
     for (index_t k = 0; k < n; ++k, bytes += sizeof(candidate_record)) {
       candidate_record one{};
       std::memcpy(&one, bytes, sizeof(one));
+      if (auto done = check_order(one.key, last); !done) return done;
       if (one.count < 1 || one.count > filters::counter::most)
         return invalid("table " + in_quotes(names_.name) + ": key " + std::to_string(one.key) +
                        ": its count of occurrences can't be");
     }
     return {};
   }
+  // The table goes back to where it had not begun.
+  [[nodiscard]] bool ends_steps() const noexcept { return is_whole_ && !has_begun_; }
   void begin() {
     const std::lock_guard lock(state_.mutex);
-    if (!state_.began) {
+    if (ends_steps()) {
+      state_.first_step = 0;
+      state_.began = false;
+    } else if (!state_.began && has_begun_) {
       state_.first_step = first_step_;
       state_.began = true;
     }
@@ -254,7 +291,7 @@ class growing_load final : public table_load {
   std::size_t filter_at_ = 0;
   std::uint64_t step_ = 0, first_step_ = 0;
   index_t rows_ = 0;
-  bool is_whole_ = false, are_others_erased_ = false;
+  bool is_whole_ = false, has_begun_ = false, are_others_erased_ = false;
 };
 
 /// @tparam is_tracked whether changes of the table are followed: to write cuts, and not only to read files
@@ -297,6 +334,7 @@ class growing_checkpoint final : public checkpoint_table {
   }
   void begin(bool full) noexcept override {
     is_full_ = full;
+    has_begun_ = state_.began;
     first_step_ = state_.first_step;
     step_ = state_.first_step + state_.step.load(std::memory_order_relaxed);
     all_rows_ = state_.rows.rows();
@@ -318,7 +356,7 @@ class growing_checkpoint final : public checkpoint_table {
       numbers.push_back({name() + what, static_cast<index_t>(value)});
     };
     number(", step", step_);
-    number(", first step", first_step_);
+    number(", first step", has_begun_ ? first_step_ : no_first_step);
     number(", rows", static_cast<std::uint64_t>(all_rows_));
     number(", whole", is_whole_ ? 1 : 0);
   }
@@ -368,7 +406,7 @@ class growing_checkpoint final : public checkpoint_table {
   growing_sections<Format> sections_;
   std::unique_ptr<row_changes> changes_;
   // Of the cut.
-  bool is_full_ = false, is_whole_ = false;
+  bool is_full_ = false, is_whole_ = false, has_begun_ = false;
   std::uint64_t step_ = 0, first_step_ = 0;
   index_t rows_ = 0, all_rows_ = 0;
   std::vector<candidate_record> candidates_;
