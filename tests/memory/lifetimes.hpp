@@ -1,5 +1,5 @@
-// Seeded lifetimes of blocks, and what plans of them must be: an O(n^2) check and the optimum of a few blocks,
-// both written without a header of plans.
+// Seeded lifetimes of blocks, and what plans of them must be: a check of all pairs and the optimum of a few
+// blocks, both written without the headers of plans.
 #pragma once
 
 #include <algorithm>

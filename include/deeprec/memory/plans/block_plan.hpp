@@ -1,8 +1,8 @@
 // Offsets for blocks of memory whose lifetimes are known, so that blocks which are live together do not
 // overlap and the whole is small.
 //
-//   bytes  ├──────────────┐     lifetimes {begin, end, bytes, alignment}: of a step that was recorded, or that a
-//          │ B   ┌────────┤     graph's compiler knows
+//   bytes  ├──────────────┐     lifetimes {begin, end, bytes, alignment}: of a step that was recorded, or
+//          │ B   ┌────────┤     from the compiler of a graph
 //          ├─────┤    C   │
 //          │ A   └──┬─────┤     block_plan plan = plan_blocks(lifetimes).or_throw();
 //          │        │  D  │     place of block i: base + plan.offsets[i]
@@ -13,7 +13,6 @@
 // (check_block_plan.hpp).
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -28,21 +27,22 @@
 #include <deeprec/memory/plans/block_policy.hpp>
 #include <deeprec/memory/plans/detail/block_planner.hpp>
 #include <deeprec/memory/plans/detail/check_lifetimes.hpp>
+#include <deeprec/memory/plans/detail/work_budget.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct block_plan_options {
-  /// What is tried; the smallest plan is taken, of equal ones that of the first in the order of block_policy.
-  std::vector<block_policy> policies = {
-      block_policy::by_size,  block_policy::by_size_lowest, block_policy::by_area, block_policy::by_length,
-      block_policy::by_start, block_policy::by_breadth,     block_policy::search};
-  /// The most that each policy but by_start and search may take, in looks at a block; one that would take more
-  /// is left out. 2^28 are about half a second.
+  /// What is tried. The smallest plan is taken, of equal ones that of the first in the order of block_policy.
+  block_policies policies = {block_policy::by_size,   block_policy::by_size_lowest, block_policy::by_area,
+                             block_policy::by_length, block_policy::by_start,       block_policy::by_breadth,
+                             block_policy::search};
+  /// The most that each order and each interval of `binned` may take, in looks at a block; what would take
+  /// more is left out. 2^28 take about half a second. by_start is never left out.
   std::uint64_t order_steps = std::uint64_t{1} << 28;
-  /// The most that `search` may take, in looks at a block at a moment. 2^28 are about half a second.
-  std::uint64_t search_steps = std::uint64_t{1} << 28;
-  /// The most that the whole call may take; by_start is not cut short. With a limit the plan may depend on the
-  /// clock; without one, the default, none is read.
+  /// The most that `search` may take, in looks at a block at a moment. 2^29 take about a second.
+  std::uint64_t search_steps = std::uint64_t{1} << 29;
+  /// The most time that the call may take, but for by_start. With a limit the plan may depend on the clock;
+  /// without one, the default, no clock is read.
   std::optional<std::chrono::nanoseconds> time_limit{};
 };
 
@@ -63,45 +63,45 @@ struct block_plan {
 
 /// Finds offsets for blocks.
 ///
-/// Time is cut into sections where no block is live across; each takes its smallest plan. `search` goes on from
-/// there with those sections, of up to 2048 blocks, that stand in the way of a smaller whole.
+/// Time is cut into sections where no block is live across; each takes its smallest plan. `search` begins
+/// with that, and improves the sections of up to 2048 blocks that stand in the way of a smaller whole. Where
+/// no policy comes to an end within its budget, the plan is that of by_start.
 ///
-/// @pre      fewer than 2^31 blocks
 /// @post     what check_block_plan checks; bytes >= bound >= live_bytes
-/// @numerics deterministic without a time limit; the order of the blocks has no influence, but for equal blocks
-/// @cost     by_start O(n log n); the other orders at most order_steps, O(n (log n + k log k)) where a block
-///           overlaps k others; search at most search_steps. Memory O(n)
+/// @numerics deterministic without a time limit; the order of `blocks` has no influence, but that equal
+///           blocks may change places
+/// @cost     by_start O(n log n); another order O(n (log n + k log k)) where a block overlaps k others, and
+///           at most order_steps; search at most search_steps. Memory O(n); search O(m^2) for sections of m
+///           blocks
 /// @threads  reentrant
-/// @error    invalid_value: a block, at place().item, whose end is not after its begin or whose alignment is no
-///           power of two, or with which the sum of bytes and alignments reaches 2^62; no policy, or one that
-///           is none. Throws std::bad_alloc
+/// @error    invalid_value: a block, at place().item, whose end is not after its begin, whose alignment is
+///           not a power of two, or with which the sum of all bytes and alignments reaches 2^62; 2^31 blocks;
+///           policies that are none, or not of block_policy. Throws std::bad_alloc
 /// @example  @snippet tests/memory/block_plan_test.cpp plan_blocks
 /// @source   orders: TensorFlow Lite's arena planner (by_size, by_breadth), XLA's heap simulator; binned:
 ///           DeepRec's MemoryPlanner; search: Moffitt, MiniMalloc (ASPLOS'23), and restarts by conflicts
 [[nodiscard]] inline result<block_plan> plan_blocks(std::span<const block_lifetime> blocks,
                                                     const block_plan_options& options = {}) {
+  if (blocks.size() > detail::most_planned_blocks) {
+    return status(errc::invalid_value, "plan_blocks: blocks must be fewer than 2^31",
+                  {.value = static_cast<std::int64_t>(blocks.size())});
+  }
   if (options.policies.empty())
     return status(errc::invalid_value, "plan_blocks: policies must name one at least");
-  for (const block_policy p : options.policies) {
-    if (p > block_policy::search)
-      return status(errc::invalid_value, "plan_blocks: policies must be of block_policy",
-                    {.value = static_cast<std::int64_t>(p)});
-  }
+  if (!options.policies.are_known())
+    return status(errc::invalid_value, "plan_blocks: policies must be of block_policy");
   if (const status s = detail::check_lifetimes(blocks); !s.ok()) return s;
-  std::optional<std::chrono::steady_clock::time_point> deadline;
-  if (options.time_limit) deadline = std::chrono::steady_clock::now() + *options.time_limit;
+  std::optional<detail::work_budget::clock::time_point> deadline;
+  if (options.time_limit) deadline = detail::work_budget::after(*options.time_limit);
   const detail::block_problem problem(blocks);
   detail::block_planner planner(problem, deadline);
-  const auto wants = [&](block_policy p) {
-    return std::find(options.policies.begin(), options.policies.end(), p) != options.policies.end();
-  };
   block_plan plan;
   for (const block_policy p : {block_policy::by_size, block_policy::by_size_lowest, block_policy::by_area,
                                block_policy::by_length, block_policy::by_start, block_policy::by_breadth}) {
-    if (wants(p)) planner.place(p, options.order_steps);
+    if (options.policies.has(p)) planner.place(p, options.order_steps);
   }
-  if (wants(block_policy::binned)) planner.place_in_bins(options.order_steps);
-  if (wants(block_policy::search)) plan.search_steps = planner.search(options.search_steps);
+  if (options.policies.has(block_policy::binned)) planner.place_in_bins(options.order_steps);
+  if (options.policies.has(block_policy::search)) plan.search_steps = planner.search(options.search_steps);
   if (!planner.has_plan()) planner.place(block_policy::by_start, 0);
   plan.bytes = planner.bytes();
   plan.live_bytes = problem.live_bytes();

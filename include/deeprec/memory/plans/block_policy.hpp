@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include <deeprec/core/config.hpp>
 
@@ -46,5 +47,35 @@ constexpr const char* to_string(block_policy policy) noexcept {
   }
   return "unknown policy";
 }
+
+/// A set of policies.
+///
+/// @threads a value type
+class block_policies {
+ public:
+  constexpr block_policies(std::initializer_list<block_policy> policies) noexcept {
+    for (const block_policy p : policies) bits_ |= bit(p);
+  }
+  [[nodiscard]] constexpr block_policies with(block_policy p) const noexcept {
+    block_policies all = *this;
+    all.bits_ |= bit(p);
+    return all;
+  }
+  [[nodiscard]] constexpr block_policies without(block_policy p) const noexcept {
+    block_policies rest = *this;
+    rest.bits_ &= ~bit(p);
+    return rest;
+  }
+  [[nodiscard]] constexpr bool has(block_policy p) const noexcept { return (bits_ & bit(p)) != 0; }
+  [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
+  /// False where a number that is no policy was added.
+  [[nodiscard]] constexpr bool are_known() const noexcept { return bits_ < 2 * bit(block_policy::search); }
+
+ private:
+  static constexpr std::uint32_t bit(block_policy p) noexcept {
+    return std::uint32_t{1} << (p > block_policy::search ? 31 : static_cast<int>(p));
+  }
+  std::uint32_t bits_ = 0;
+};
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -1,8 +1,8 @@
 // DeepRec's plan of host memory: chunks of rounded sizes, shared by blocks that don't overlap in time.
 //
-//   48 KB   |▐█▌ ▐██▌ |        a bin for each size: 32 KB + 1, 2, 3 ... intervals. The largest bin first, its
-//   40 KB   |▐█▌   ▐█▌|        blocks as they end: into a chunk of their bin, or else of a larger one, or else
-//           |  ▐███▌  |        a new one. Of intervals of 4, 8 and 16 KB the one with the least sum of chunks
+//   48 KB   |▐█▌ ▐██▌ |     a bin for each size: 32 KB + 1, 2, 3 ... intervals. The largest bin first, its
+//   40 KB   |▐█▌   ▐█▌|     blocks as they end: into a chunk of their bin, or else of a larger one, or else a
+//           |  ▐███▌  |     new one. Of intervals of 4, 8 and 16 KB the one with the least sum of chunks
 //
 // Blocks of up to 32 KB, which DeepRec leaves to malloc, are placed behind the chunks by start_fit. Not here:
 // DeepRec's 64 bytes before each block; its clock, in which equal times overlap, since events are distinct.

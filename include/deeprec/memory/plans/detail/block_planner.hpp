@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -117,20 +116,28 @@ class block_planner {
 
   /// Blocks, the first to be placed first: descending in two numbers, then as they are.
   [[nodiscard]] std::vector<std::size_t> order(block_policy policy) const {
-    using number = int128;
-    std::vector<std::pair<number, number>> keys(problem_.blocks.size());
-    for (std::size_t i = 0; i < keys.size(); ++i) {
+    struct key {
+      int128 major;
+      std::uint64_t minor;
+      std::size_t block;
+    };
+    std::vector<key> keys;
+    keys.reserve(problem_.blocks.size());
+    for (std::size_t i = 0; i < problem_.blocks.size(); ++i) {
       const moment_block& b = problem_.blocks[i];
-      const number bytes = b.bytes, length = b.length;
-      keys[i] = policy == block_policy::by_area      ? std::pair(bytes * length, bytes)
-                : policy == block_policy::by_length  ? std::pair(length, bytes)
-                : policy == block_policy::by_breadth ? std::pair(number{breadths_[i]}, bytes)
-                                                     : std::pair(bytes, length);
+      keys.push_back(policy == block_policy::by_area      ? key{int128{b.bytes} * b.length, b.bytes, i}
+                     : policy == block_policy::by_length  ? key{b.length, b.bytes, i}
+                     : policy == block_policy::by_breadth ? key{breadths_[i], b.bytes, i}
+                                                          : key{b.bytes, b.length, i});
     }
-    std::vector<std::size_t> blocks(keys.size());
-    std::iota(blocks.begin(), blocks.end(), std::size_t{0});
-    std::stable_sort(blocks.begin(), blocks.end(),
-                     [&](std::size_t a, std::size_t b) { return keys[a] > keys[b]; });
+    std::sort(keys.begin(), keys.end(), [](const key& a, const key& b) {
+      return a.major != b.major   ? a.major > b.major
+             : a.minor != b.minor ? a.minor > b.minor
+                                  : a.block < b.block;
+    });
+    std::vector<std::size_t> blocks;
+    blocks.reserve(keys.size());
+    for (const key& k : keys) blocks.push_back(k.block);
     return blocks;
   }
   void keep_smaller(block_policy policy) {

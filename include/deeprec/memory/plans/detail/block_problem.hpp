@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -47,24 +47,29 @@ struct block_problem {
   std::vector<section> sections;
 
   explicit block_problem(std::span<const block_lifetime> lifetimes) {
-    for (std::size_t i = 0; i < lifetimes.size(); ++i) {
-      if (lifetimes[i].bytes > 0) number.push_back(i);
-    }
-    const auto key = [&](std::size_t i) {
-      const block_lifetime& b = lifetimes[i];
-      return std::tuple(b.begin, b.end, b.bytes, b.alignment, i);
+    struct key {
+      block_lifetime block;
+      std::size_t number;
     };
-    std::sort(number.begin(), number.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
-    by_end.resize(number.size());
-    std::iota(by_end.begin(), by_end.end(), std::size_t{0});
-    std::sort(by_end.begin(), by_end.end(), [&](std::size_t a, std::size_t b) {
-      return std::tuple(lifetimes[number[a]].end, a) < std::tuple(lifetimes[number[b]].end, b);
-    });
-    for (const std::size_t i : number) {
-      const block_lifetime& b = lifetimes[i];
+    std::vector<key> keys;
+    keys.reserve(lifetimes.size());
+    for (std::size_t i = 0; i < lifetimes.size(); ++i) {
+      if (lifetimes[i].bytes > 0) keys.push_back({lifetimes[i], i});
+    }
+    const auto tied = [](const key& k) {
+      return std::tie(k.block.begin, k.block.end, k.block.bytes, k.block.alignment, k.number);
+    };
+    std::sort(keys.begin(), keys.end(), [&](const key& a, const key& b) { return tied(a) < tied(b); });
+    std::vector<std::pair<std::int64_t, std::size_t>> ends;
+    ends.reserve(keys.size());
+    for (const auto& [b, i] : keys) {
+      ends.emplace_back(b.end, ends.size());
+      number.push_back(i);
       blocks.push_back({0, 0, b.bytes, b.alignment,
                         static_cast<std::uint64_t>(b.end) - static_cast<std::uint64_t>(b.begin)});
     }
+    std::sort(ends.begin(), ends.end());
+    for (const auto& [end, i] : ends) by_end.push_back(i);
     number_moments(lifetimes);
     find_bounds();
   }

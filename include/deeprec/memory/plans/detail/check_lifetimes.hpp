@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include <deeprec/core/config.hpp>
@@ -15,6 +16,9 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Sums of offsets, sizes and alignments below that do not wrap.
 inline constexpr std::uint64_t most_planned_bytes = std::uint64_t{1} << 62;
+
+/// What indices of 32 bits can count.
+inline constexpr std::size_t most_planned_blocks = (std::numeric_limits<std::int32_t>::max)();
 
 /// Names the first block that is wrong.
 inline status check_lifetimes(std::span<const block_lifetime> blocks) {

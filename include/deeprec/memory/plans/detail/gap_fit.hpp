@@ -1,18 +1,20 @@
 // Blocks placed in a given order, each into a gap among the placed blocks that overlap it in time.
 //
-//   placed, overlapping  ▐██▌   ▐███▌ ▐█▌            sorted by offset
-//   gaps                     \_/     '   \____ ...   the smallest that fits, or the lowest; the last is endless
+//   placed, overlapping  ▐██▌   ▐███▌ ▐█▌          by offset
+//   gaps                     \_/     '   \__ ...   the smallest that fits, or the lowest; the last is endless
 //
-// Blocks are numbered by their first moment, so those that overlap block i are among the first reach[i], and
-// a tree over the ends of the placed ones finds them.
+//   moments  |   |   |   |   |      each placed block is kept in the smallest interval of a tree that holds
+//            |       |       |      its life, and an interval keeps its blocks by offset: what overlaps is in
+//            |               |      few intervals, and most of it is sorted already
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
@@ -21,86 +23,34 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// The last moments of placed blocks, and of 16, 256 ... consecutive ones the largest.
-class placed_ends {
- public:
-  explicit placed_ends(std::size_t blocks) {
-    for (std::size_t n = blocks;; n = (n + width - 1) / width) {
-      levels_.emplace_back(n, 0);
-      if (n <= width) return;
-    }
-  }
-  void clear() {
-    for (auto& level : levels_) std::fill(level.begin(), level.end(), 0);
-  }
-  void add(std::size_t i, std::int32_t last) noexcept {
-    for (auto& level : levels_) {
-      if (level[i] >= last) return;
-      level[i] = last;
-      i /= width;
-    }
-  }
-  /// Calls f(i) for placed blocks below `reach` that end after `first`; returns how many it looked at.
-  template <class F>
-  std::uint64_t for_each(std::size_t reach, std::int32_t first, const F& f) const {
-    return visit(levels_.size() - 1, 0, reach, first, f);
-  }
-
- private:
-  static constexpr std::size_t width = 16;
-
-  template <class F>
-  std::uint64_t visit(std::size_t l, std::size_t begin, std::size_t reach, std::int32_t first,
-                      const F& f) const {
-    std::size_t blocks = 1;  // below one entry
-    for (std::size_t k = 0; k < l; ++k) blocks *= width;
-    const std::vector<std::int32_t>& level = levels_[l];
-    const std::size_t end = (std::min)({begin + width, level.size(), (reach + blocks - 1) / blocks});
-    std::uint64_t looks = 0;
-    for (std::size_t i = begin; i < end; ++i) {
-      ++looks;
-      if (level[i] <= first) continue;
-      if (l == 0) {
-        f(i);
-      } else {
-        looks += visit(l - 1, i * width, reach, first, f);
-      }
-    }
-    return looks;
-  }
-  std::vector<std::vector<std::int32_t>> levels_;
-};
-
 enum class gap_rule : std::uint8_t { smallest, lowest };
 
 /// @threads one thread at a time
 class gap_fit {
  public:
   explicit gap_fit(const block_problem& problem)
-      : blocks_(problem.blocks), ends_(blocks_.size()), reach_(blocks_.size()) {
-    for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      const auto begins_before = [&](const moment_block& b, std::int32_t last) { return b.first < last; };
-      reach_[i] = static_cast<std::size_t>(
-          std::lower_bound(blocks_.begin(), blocks_.end(), blocks_[i].last, begins_before) - blocks_.begin());
+      : blocks_(problem.blocks),
+        extents_(blocks_.size()),
+        found_(blocks_.size() + 1),
+        most_(blocks_.size() + 1) {
+    const auto moments = static_cast<std::uint32_t>(problem.live_at.size());
+    for (int bits = least_bits;; ++bits) {
+      levels_.push_back(intervals_.size());
+      intervals_.resize(intervals_.size() + (moments >> bits) + 1);
+      if (moments >> bits == 0) break;
     }
   }
 
   /// Places all blocks in `order`; false where the budget ended before. A step is a look at a block.
   bool place(std::span<const std::size_t> order, gap_rule rule, std::span<std::uint64_t> offsets,
              work_budget& budget) {
-    ends_.clear();
+    for (auto& interval : intervals_) interval.clear();
     for (const std::size_t i : order) {
       if (budget.is_over()) return false;
-      const moment_block& b = blocks_[i];
-      overlapping_.clear();
-      const std::uint64_t looks = ends_.for_each(reach_[i], b.first, [&](std::size_t k) {
-        overlapping_.push_back({offsets[k], offsets[k] + blocks_[k].bytes});
-      });
-      budget.take(looks + 4 * overlapping_.size() + 1);
-      std::sort(overlapping_.begin(), overlapping_.end(),
-                [](const extent& x, const extent& y) { return x.begin < y.begin; });
-      offsets[i] = gap_for(b, rule);
-      ends_.add(i, b.last);
+      budget.take(collect(blocks_[i]));
+      const std::uint64_t offset = gap_for(blocks_[i], rule);
+      offsets[i] = offset;
+      add(i, {offset, offset + blocks_[i].bytes});
     }
     return true;
   }
@@ -109,24 +59,80 @@ class gap_fit {
   struct extent {
     std::uint64_t begin, end;
   };
+  static constexpr int least_bits = 7;
+
+  /// The interval of a block, and the moments in it.
+  void add(std::size_t i, extent at) {
+    const moment_block& b = blocks_[i];
+    const auto first = static_cast<std::uint32_t>(b.first), last = static_cast<std::uint32_t>(b.last - 1);
+    const int bits = (std::max)(least_bits, static_cast<int>(std::bit_width(first ^ last)));
+    auto& interval = intervals_[levels_[static_cast<std::size_t>(bits - least_bits)] + (first >> bits)];
+    extents_[i] = at;
+    const auto place = std::upper_bound(
+        interval.begin(), interval.end(), at.begin,
+        [&](std::uint64_t begin, const entry& e) { return begin < extents_[e.block].begin; });
+    interval.insert(place, {b.first, b.last, static_cast<std::uint32_t>(i)});
+  }
+  /// Collects the placed blocks that overlap one; returns how many it looked at.
+  std::uint64_t collect(const moment_block& b) {
+    const auto first = static_cast<std::uint32_t>(b.first), last = static_cast<std::uint32_t>(b.last - 1);
+    std::uint64_t looks = 1;
+    most_found_ = 0;
+    others_.clear();
+    for (std::size_t level = levels_.size(); level-- > 0;) {
+      const int bits = static_cast<int>(level) + least_bits;
+      for (std::size_t t = first >> bits; t <= last >> bits; ++t) {
+        const std::vector<entry>& interval = intervals_[levels_[level] + t];
+        looks += interval.size() + 1;
+        std::size_t found = 0;
+        for (const entry& e : interval) {
+          found_[found] = e.block;
+          found += (e.first < b.last) & (b.first < e.last) ? 1 : 0;
+        }
+        if (found > most_found_) {
+          std::swap(found_, most_);
+          std::swap(found, most_found_);
+        }
+        for (std::size_t k = 0; k < found; ++k) others_.push_back(extents_[found_[k]]);
+      }
+    }
+    std::sort(others_.begin(), others_.end(),
+              [](const extent& x, const extent& y) { return x.begin < y.begin; });
+    return looks + 4 * others_.size();
+  }
   [[nodiscard]] std::uint64_t gap_for(const moment_block& b, gap_rule rule) const noexcept {
-    std::uint64_t top = 0, least = (std::numeric_limits<std::uint64_t>::max)(), chosen = 0;
-    for (const extent& e : overlapping_) {
+    std::uint64_t top = 0, least = none, chosen = 0;
+    auto one = most_.begin();
+    const auto most_end = one + static_cast<std::ptrdiff_t>(most_found_);
+    auto other = others_.begin();
+    while (one != most_end || other != others_.end()) {
+      const bool takes_one =
+          other == others_.end() || (one != most_end && extents_[*one].begin < other->begin);
+      const extent& e = takes_one ? extents_[*one++] : *other++;
       const std::uint64_t offset = aligned_up(top, b.alignment);
       if (offset + b.bytes <= e.begin && e.begin - top < least) {
+        if (rule == gap_rule::lowest) return offset;
         least = e.begin - top;
         chosen = offset;
-        if (rule == gap_rule::lowest) return chosen;
       }
       top = (std::max)(top, e.end);
     }
-    return least == (std::numeric_limits<std::uint64_t>::max)() ? aligned_up(top, b.alignment) : chosen;
+    return least == none ? aligned_up(top, b.alignment) : chosen;
   }
 
+  struct entry {
+    std::int32_t first, last;
+    std::uint32_t block;
+  };
+  static constexpr std::uint64_t none = (std::numeric_limits<std::uint64_t>::max)();
   std::span<const moment_block> blocks_;
-  placed_ends ends_;
-  std::vector<std::size_t> reach_;
-  std::vector<extent> overlapping_;
+  std::vector<extent> extents_;                // of placed blocks
+  std::vector<std::size_t> levels_;            // of the tree: the first interval of each, the smallest first
+  std::vector<std::vector<entry>> intervals_;  // placed blocks by offset
+  // By offset: of the interval that has the most, and of the others.
+  std::vector<std::uint32_t> found_, most_;
+  std::size_t most_found_ = 0;
+  std::vector<extent> others_;
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

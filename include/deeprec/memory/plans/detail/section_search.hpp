@@ -1,10 +1,10 @@
 // The search for a smaller plan of one section: which capacities are tried, in which orders, for how long.
 //
-//   bound ├────────┬────────┤ height        at the bound, and halfway to the best plan so far; fits: the height
-//         ×        ×                        falls; does not fit: the bound rises. Runs are short, since one that
-//                                           finds nothing soon finds nothing for long; each phase doubles them
+//   bound ├────────┬────────┤ height    in turn at the bound and halfway to the best plan: where they fit the
+//         ×        ×                    height falls, where they do not the bound rises
 //
-// Orders: four fixed ones, and those that put first what did not fit in the runs before.
+// A run that finds nothing soon finds nothing for long: runs are short, and each phase doubles them. A phase
+// has four fixed orders, and those with what did not fit in earlier runs first.
 #pragma once
 
 #include <algorithm>

@@ -14,6 +14,12 @@ class work_budget {
  public:
   using clock = std::chrono::steady_clock;
 
+  /// So much from now on.
+  static clock::time_point after(std::chrono::nanoseconds limit) noexcept {
+    const clock::time_point now = clock::now();
+    return limit < (clock::time_point::max)() - now ? now + limit : (clock::time_point::max)();
+  }
+
   explicit work_budget(std::uint64_t steps, std::optional<clock::time_point> deadline = {}) noexcept
       : most_(steps), deadline_(deadline), next_look_(deadline ? 0 : steps) {}
 
@@ -26,15 +32,6 @@ class work_budget {
   }
   [[nodiscard]] bool is_over() const noexcept { return late_ || used_ >= most_; }
   [[nodiscard]] std::uint64_t used() const noexcept { return used_; }
-  [[nodiscard]] std::uint64_t left() const noexcept { return is_over() ? 0 : most_ - used_; }
-  /// Of what is left, so much at most; then add(), what was used.
-  [[nodiscard]] work_budget part(std::uint64_t steps) const noexcept {
-    return work_budget(steps < left() ? steps : left(), deadline_);
-  }
-  void add(const work_budget& part) noexcept {
-    used_ += part.used_;
-    late_ = late_ || part.late_;
-  }
 
  private:
   static constexpr std::uint64_t look = std::uint64_t{1} << 18;  // about a millisecond
