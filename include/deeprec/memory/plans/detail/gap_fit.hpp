@@ -87,7 +87,7 @@ class gap_fit {
         std::size_t found = 0;
         for (const entry& e : interval) {
           found_[found] = e.block;
-          found += (e.first < b.last) & (b.first < e.last) ? 1 : 0;
+          found += static_cast<std::size_t>(e.first < b.last) & static_cast<std::size_t>(b.first < e.last);
         }
         if (found > most_found_) {
           std::swap(found_, most_);

@@ -31,8 +31,7 @@ class section_search {
   /// @param breadth  of each block of the problem
   section_search(const block_problem& problem, const block_problem::section& section,
                  std::span<const std::uint64_t> breadth)
-      : section_(section),
-        moments_(problem.blocks.data() + section.begin, section.end - section.begin),
+      : moments_(problem.blocks.data() + section.begin, section.end - section.begin),
         breadth_(breadth.subspan(section.begin, moments_.size())),
         unit_(unit_of(moments_)),
         blocks_(moments_.size()),
@@ -142,7 +141,6 @@ class section_search {
   }
 
   static constexpr std::int64_t conflict_weight = 1 << 16;
-  block_problem::section section_;
   std::span<const moment_block> moments_;
   std::span<const std::uint64_t> breadth_;
   std::uint64_t unit_, padding_ = 0, units_ = 0;
