@@ -148,6 +148,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/checkpoints/detail/folder_files.hpp
     include/deeprec/embedding/checkpoints/detail/folder_state.hpp
     include/deeprec/embedding/checkpoints/detail/growing_checkpoint.hpp
+    include/deeprec/embedding/checkpoints/detail/growing_load.hpp
     include/deeprec/embedding/checkpoints/detail/restore_tables.hpp
     include/deeprec/embedding/detail/group_positions.hpp
     include/deeprec/embedding/detail/row_elements.hpp
@@ -302,6 +303,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/step_layout.hpp
     include/deeprec/graph/step/detail/step_nodes.hpp
     include/deeprec/graph/step/detail/step_values.hpp
+    include/deeprec/graph/step/detail/value_places.hpp
     include/deeprec/graph/step/lane_steps.hpp
     include/deeprec/graph/step/plan_memory.hpp
     include/deeprec/graph/step/staged_options.hpp
@@ -310,6 +312,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/step_graph.hpp
     include/deeprec/graph/step/step_handles.hpp
     include/deeprec/graph/step/step_program.hpp
+    include/deeprec/graph/step/value_plan.hpp
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
     include/deeprec/interop/dlpack.hpp

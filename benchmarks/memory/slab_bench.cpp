@@ -111,10 +111,10 @@ class blocks {
 
 /// A pattern on a resource that nothing is known of.
 template <class Pattern>
-void run(const Pattern& pattern, std::pmr::memory_resource& of, const request& r) {
+void run(const Pattern& steps, std::pmr::memory_resource& of, const request& r) {
   std::pmr::memory_resource* memory = &of;
   benchmark::DoNotOptimize(memory);
-  pattern(
+  steps(
       r, [memory](std::size_t bytes) { return memory->allocate(bytes, 4); },
       [memory](void* block, std::size_t bytes) { memory->deallocate(block, bytes, 4); });
 }

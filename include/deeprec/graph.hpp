@@ -18,3 +18,4 @@
 #include <deeprec/graph/step/step_graph.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/graph/step/step_program.hpp>
+#include <deeprec/graph/step/value_plan.hpp>

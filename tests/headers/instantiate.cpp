@@ -168,6 +168,14 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   pool.wait_tasks();
   prefault(pool, floats, sizeof(float));
   failures += huge.report().mapped > 0;
+  slab_resource slab(n, {.memory = &huge});
+  slab.deallocate(slab.allocate(1, 1), 1, 1);
+  allocation_log log;
+  logging_resource logged(log, &slab);
+  counting_resource counted(&logged);
+  failures += replay(log, counted) > 0;
+  auto mapped = mapped_table<f32_rows>::open("", n, n, state_of<adagrad>).or_throw();
+  failures += !mapped.close();
 
   // Tables and lookups.
   dense_table<f32_rows> f32(n, f32_rows(n, {.state_floats = 2 * n}));

@@ -266,7 +266,7 @@ TEST_CASE("slab_resource: with checks, frees of what is no block in use are repo
   is_foreign(granule + (2 << 20) - 8, 40, 8);
   is_foreign(first, 41, 8);   // more bytes than a block has
   is_foreign(first, 40, 16);  // would have gone to the resource behind it
-  is_foreign(nullptr, 40, 8);
+  is_foreign(reinterpret_cast<void*>(std::uintptr_t{8}), 40, 8);
 
   slab.deallocate(blocks[7], 40, 8);
   slab.deallocate(blocks[7], 40, 8);

@@ -125,11 +125,13 @@ class planned_resource final : public std::pmr::memory_resource {
 
   /// The next step. What it requests before its end is recorded or served.
   ///
-  /// @param size what the requests depend on, such as the number of samples. Steps whose sizes are near
-  ///        (within
-  ///             a quarter) share a plan
-  /// @pre   no step is in flight
-  /// @cost  when requests have been the same for some steps: makes a plan, allocates and touches its arena
+  /// @param size what the requests depend on, such as the number of samples: steps whose sizes are within a
+  ///             quarter share a plan
+  /// @pre     no step is in flight
+  /// @cost    O(chunks). When requests have been the same for some steps it makes a plan, and allocates and
+  ///          touches its arena
+  /// @threads one thread, while no chunk is in use
+  /// @error   throws std::bad_alloc, where a size comes for the first time. A refused arena is no error
   step begin(index_t size = 0) {
     DEEPREC_EXPECTS(current_ == nullptr);
     shape& now = shape_of(size);
@@ -151,7 +153,10 @@ class planned_resource final : public std::pmr::memory_resource {
   /// The memory of a chunk of the step; this resource is chunk 0. The upstream resource, where there is no
   /// such chunk.
   ///
-  /// @pre 0 <= chunk
+  /// @pre     0 <= chunk
+  /// @cost    O(1)
+  /// @threads thread-safe
+  /// @error   none
   [[nodiscard]] std::pmr::memory_resource* chunk(index_t chunk) noexcept {
     const auto c = static_cast<std::size_t>(chunk);
     return c < options_.chunks.size() ? c_or_upstream(c) : options_.upstream;

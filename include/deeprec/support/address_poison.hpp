@@ -5,14 +5,7 @@
 
 #include <deeprec/core/config.hpp>
 
-#if defined(__SANITIZE_ADDRESS__)
-#  define DEEPREC_POISONS 1
-#elif defined(__has_feature)
-#  if __has_feature(address_sanitizer)
-#    define DEEPREC_POISONS 1
-#  endif
-#endif
-#if defined(DEEPREC_POISONS)
+#if DEEPREC_POISONS
 #  include <sanitizer/asan_interface.h>
 #endif
 
@@ -20,17 +13,15 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline void poison_addresses([[maybe_unused]] const void* begin,
                              [[maybe_unused]] std::size_t bytes) noexcept {
-#if defined(DEEPREC_POISONS)
+#if DEEPREC_POISONS
   __asan_poison_memory_region(begin, bytes);
 #endif
 }
 inline void unpoison_addresses([[maybe_unused]] const void* begin,
                                [[maybe_unused]] std::size_t bytes) noexcept {
-#if defined(DEEPREC_POISONS)
+#if DEEPREC_POISONS
   __asan_unpoison_memory_region(begin, bytes);
 #endif
 }
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
-
-#undef DEEPREC_POISONS
