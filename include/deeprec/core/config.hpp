@@ -251,18 +251,6 @@
 #  define DEEPREC_SANITIZED 0
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-#  define DEEPREC_POISONS 1  // memory that nobody may use is marked
-#elif defined(__has_feature)
-#  if __has_feature(address_sanitizer)
-#    define DEEPREC_POISONS 1
-#  else
-#    define DEEPREC_POISONS 0
-#  endif
-#else
-#  define DEEPREC_POISONS 0
-#endif
-
 // The compiled component (docs/adr/0027-compiled-kernels.md). Linking deeprec::kernels defines
 // DEEPREC_KERNELS as the number of its units. A unit of the same number only declares the common kernels; any
 // other one instantiates its own. The component's sources define the last two before they include a header.

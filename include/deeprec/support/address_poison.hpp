@@ -5,7 +5,7 @@
 
 #include <deeprec/core/config.hpp>
 
-#if DEEPREC_POISONS
+#if defined(__SANITIZE_ADDRESS__)
 #  include <sanitizer/asan_interface.h>
 #endif
 
@@ -13,13 +13,13 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline void poison_addresses([[maybe_unused]] const void* begin,
                              [[maybe_unused]] std::size_t bytes) noexcept {
-#if DEEPREC_POISONS
+#if defined(__SANITIZE_ADDRESS__)
   __asan_poison_memory_region(begin, bytes);
 #endif
 }
 inline void unpoison_addresses([[maybe_unused]] const void* begin,
                                [[maybe_unused]] std::size_t bytes) noexcept {
-#if DEEPREC_POISONS
+#if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(begin, bytes);
 #endif
 }
