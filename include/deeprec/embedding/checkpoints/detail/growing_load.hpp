@@ -294,5 +294,4 @@ class growing_load final : public table_load {
   bool is_whole_ = false, has_begun_ = false, are_others_erased_ = false;
 };
 
-
 }}}  // namespace deeprec::DEEPREC_ABI::detail
