@@ -298,7 +298,7 @@ TEST_CASE("plan_memory: behind the cut of a staged program values share memory, 
 }
 
 TEST_CASE("plan_memory: a value that outgrows its place takes memory of its own") {
-  // snippet-begin plan_memory
+  //! [plan_memory]
   step_graph g;
   std::size_t size = 100;
   const auto read = g.source<list>("read", [&](list& out) {
@@ -314,7 +314,7 @@ TEST_CASE("plan_memory: a value that outgrows its place takes memory of its own"
   CHECK(program.run(here, state).or_throw());
   const value_plan plan = plan_memory(program, state).or_throw();
   place_values(state, plan).or_throw();
-  // snippet-end plan_memory
+  //! [plan_memory]
   CHECK(plan.apart_bytes == 832 + 2432 + 1600 + 2048);
   CHECK(plan.live_bytes == 2432 + 1600);
   CHECK(plan.bytes == plan.live_bytes);
