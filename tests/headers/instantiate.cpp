@@ -172,8 +172,8 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   slab.deallocate(slab.allocate(1, 1), 1, 1);
   allocation_log log;
   logging_resource logged(log, &slab);
-  counting_resource counted(&logged);
-  failures += replay(log, counted) > 0;
+  counting_resource counted_memory(&logged);
+  failures += replay(log, counted_memory) > 0;
   auto mapped = mapped_table<f32_rows>::open("", n, n, state_of<adagrad>).or_throw();
   failures += !mapped.close();
 
