@@ -3,8 +3,7 @@
 //   memory/slab/bytes:B       up to 4 M blocks, 256 MB: taken and given back in order, and at random: the
 //                             time of malloc, the faster of its builds, over ours (speedup; in that time
 //                             ours makes and ends the resource). Noted beside it: jemalloc and mimalloc
-//                             over ours, where this machine has them, in a process of their own;
-//                             fragmentation of malloc
+//                             over ours, where this machine has them, in a process of their own
 //   memory/slab/pool/bytes:B  the same over std::pmr::synchronized_pool_resource
 //   memory/slab/threads:2     40 bytes, two threads, each its own blocks of one resource, over malloc
 //   memory/slab/fragmentation 512 MB of blocks of each size: bytes mapped over bytes asked, less 1; the most
@@ -14,9 +13,7 @@
 #include <benchmark/benchmark.h>
 
 #include <malloc.h>
-#include <spawn.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,8 +40,6 @@
 #include "support/add.hpp"
 #include "support/figures.hpp"
 #include "support/machine.hpp"
-
-extern char** environ;
 
 namespace {
 
@@ -189,8 +184,7 @@ void over_malloc(benchmark::State& state, const std::string& name, std::size_t b
       one("in_order_native", in_order_on, native::malloc_in_order, ours[0]);
       one("at_random_o2", at_random_on, o2::malloc_at_random, ours[1]);
       one("at_random_native", at_random_on, native::malloc_at_random, ours[1]);
-      static int rounds = 0;
-      if (rounds++ % 7 != 0) return;
+      if (!f.counts() || f.rounds() % 7 != 0) return;
       for (const char* const peer : {"jemalloc", "mimalloc"}) {
         const auto times = times_of_peer(std::string("lib") + peer + ".so.2", bytes);
         if (!times) continue;
@@ -198,16 +192,6 @@ void over_malloc(benchmark::State& state, const std::string& name, std::size_t b
         f.note(std::string(peer) + "_at_random", times->at_random / ours[1]);
       }
     });
-    // Of malloc, from what the C library says that it mapped.
-    ::malloc_trim(0);
-    const auto mapped = [] {
-      const struct mallinfo2 now = ::mallinfo2();
-      return static_cast<double>(now.arena + now.hblkhd);
-    };
-    const double before = mapped();
-    for (std::size_t k = 0; k < r.count; ++k) benchmark::DoNotOptimize(r.blocks[k] = std::malloc(bytes));
-    f.note("fragmentation_malloc", (mapped() - before) / static_cast<double>(r.count * bytes) - 1);
-    for (std::size_t k = 0; k < r.count; ++k) std::free(r.blocks[k]);
     f.report(state);
   }
 }

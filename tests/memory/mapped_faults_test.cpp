@@ -150,6 +150,8 @@ kills killed_at_every_moment(bool loses_marks = false) {
 
 TEST_CASE("mapped_table: of a process that is killed, at any moment, a table is whole or refused") {
   const kills all = killed_at_every_moment();
+  MESSAGE("killed at " << all.moments << " moments: " << all.whole << " times whole, " << all.refused
+                       << " times refused");
   CHECK(all.moments >= 200);
   CHECK(all.whole > 20);
   CHECK(all.refused > 100);
