@@ -123,6 +123,37 @@ inline std::size_t least_bytes(const lifetimes& blocks) {
   return least;
 }
 
+/// Offsets by placing the blocks in an order, each into the smallest gap that fits, or the lowest one, among
+/// those before it in the order that are live at the same time.
+inline std::vector<std::size_t> offsets_in_order(const lifetimes& blocks,
+                                                 const std::vector<std::size_t>& order, bool lowest) {
+  std::vector<std::size_t> offsets(blocks.size());
+  std::vector<std::size_t> placed;
+  for (const std::size_t i : order) {
+    std::vector<std::size_t> near;
+    for (const std::size_t k : placed) {
+      if (live_together(blocks[i], blocks[k])) near.push_back(k);
+    }
+    std::sort(near.begin(), near.end(),
+              [&](std::size_t a, std::size_t b) { return offsets[a] < offsets[b]; });
+    const auto fit = [&](std::size_t from) {
+      return (from + blocks[i].alignment - 1) / blocks[i].alignment * blocks[i].alignment;
+    };
+    std::size_t top = 0, least = SIZE_MAX, chosen = 0;
+    for (const std::size_t k : near) {
+      if (offsets[k] > top && fit(top) + blocks[i].bytes <= offsets[k] && offsets[k] - top < least &&
+          !(lowest && least != SIZE_MAX)) {
+        least = offsets[k] - top;
+        chosen = fit(top);
+      }
+      top = std::max(top, offsets[k] + blocks[k].bytes);
+    }
+    offsets[i] = least == SIZE_MAX ? fit(top) : chosen;
+    placed.push_back(i);
+  }
+  return offsets;
+}
+
 /// The blocks of a file "id,lower,upper,size"; empty where DEEPREC_DATA_DIR does not have it.
 inline lifetimes minimalloc_lifetimes(char name) {
   const char* const folder = std::getenv("DEEPREC_DATA_DIR");

@@ -9,13 +9,13 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The orders place one block after the other into the smallest gap that fits, among the blocks placed before
-/// that are live at the same time.
+/// that are live at the same time. Where an order decides nothing: by begin, end, bytes, alignment.
 enum class block_policy : std::uint8_t {
   by_size,         ///< the most bytes first
   by_size_lowest,  ///< the same order, into the lowest gap
   by_area,         ///< the largest product of bytes and lifetime first
   by_length,       ///< the longest lifetime first
-  by_start,        ///< the earliest begin first, as an allocator that knows no future
+  by_start,        ///< the earliest begin first, as an allocator that knows no future does
   by_breadth,      ///< first the blocks of the time with the most live bytes, of those the most bytes first
   binned,          ///< DeepRec's: chunks of rounded sizes, each for blocks that don't overlap in time
   search,          ///< branch and bound, from the best plan of the others
