@@ -324,6 +324,7 @@ set(DEEPREC_HEADERS
     include/deeprec/memory/counting_resource.hpp
     include/deeprec/memory/cuda_fallback_memory.hpp
     include/deeprec/memory/cuda_memory.hpp
+    include/deeprec/memory/cuda_planned_memory.hpp
     include/deeprec/memory/cuda_pool_resource.hpp
     include/deeprec/memory/cuda_runtime.hpp
     include/deeprec/memory/cuda_stream_memory.hpp

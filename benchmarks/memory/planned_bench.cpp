@@ -3,18 +3,22 @@
 //   memory/step64MiB/malloc   a step that allocates 64 MiB, writes a byte to each page and frees it: the time
 //                             of malloc over ours (speedup), of malloc on huge pages (speedup_huge)
 //   memory/pair               a step of 48 requests of 1 KB to 1 MB with nested and overlapping lifetimes:
-//                             nanoseconds of a request and its end (ns), of the peers (ns_malloc ...)
+//                             nanoseconds of a request and its end (ns), of the peers (ns_malloc ...),
+//                             and of other mallocs, where this machine has them (ns_jemalloc ...)
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory_resource>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <deeprec/memory/planned_resource.hpp>
 
+#include "memory/peer_malloc.hpp"
 #include "memory/step_baseline.hpp"
 #include "support/add.hpp"
 #include "support/figures.hpp"
@@ -96,14 +100,32 @@ std::vector<event> events_of_step() {
   return events;
 }
 
-void pair(benchmark::State& state, const std::string& name) {
-  const std::vector<event> events = events_of_step();
-  const std::size_t pairs = events.size() / 2;
-  constexpr std::size_t steps = 2000;
-  std::vector<std::uint32_t> bytes(pairs);
-  for (const event& e : events) {
-    if (e.bytes > 0) bytes[e.block] = e.bytes;
+/// The step of `pair`, many times.
+struct pair_steps {
+  static constexpr std::size_t steps = 2000;
+  std::vector<event> events = events_of_step();
+  std::size_t pairs = events.size() / 2;
+  std::vector<std::uint32_t> bytes = std::vector<std::uint32_t>(pairs);
+
+  pair_steps() {
+    for (const event& e : events) {
+      if (e.bytes > 0) bytes[e.block] = e.bytes;
+    }
   }
+  [[nodiscard]] double in_ns(double seconds) const {
+    return seconds / static_cast<double>(steps * pairs) * 1e9;
+  }
+  [[nodiscard]] double ns_of(memory_bench::run_events run) const {
+    std::vector<void*> blocks(pairs);
+    return in_ns(seconds_of([&] { run(events.data(), events.size(), bytes.data(), steps, blocks.data()); }));
+  }
+};
+constexpr std::string_view peer_task = "pair";
+
+void pair(benchmark::State& state, const std::string& name) {
+  const pair_steps work;
+  const auto& [events, pairs, bytes] = work;
+  constexpr std::size_t steps = pair_steps::steps;
   for (auto _ : state) {
     figures f(name);
     planned_resource memory;
@@ -122,17 +144,16 @@ void pair(benchmark::State& state, const std::string& name) {
       }
     };
     ours();
-    const auto in_ns = [&](double seconds) { return seconds / static_cast<double>(steps * pairs) * 1e9; };
-    const auto peer = [&](const std::string& counter, memory_bench::run_events run) {
-      f.note(
-          counter,
-          in_ns(seconds_of([&] { run(events.data(), events.size(), bytes.data(), steps, blocks.data()); })));
-    };
     f.sample([&] {
-      f.add("ns", in_ns(seconds_of(ours)));
-      peer("ns_malloc", &native::malloc_events);
-      peer("ns_pmr_pool", &native::pool_events);
-      peer("ns_pmr_monotonic", &native::monotonic_events);
+      f.add("ns", work.in_ns(seconds_of(ours)));
+      f.note("ns_malloc", work.ns_of(&native::malloc_events));
+      f.note("ns_pmr_pool", work.ns_of(&native::pool_events));
+      f.note("ns_pmr_monotonic", work.ns_of(&native::monotonic_events));
+      if (!f.counts() || f.rounds() % 7 != 0) return;
+      for (const memory_bench::peer_malloc& peer : memory_bench::peer_mallocs) {
+        const auto ns = memory_bench::figures_of_peer(peer, std::string(peer_task), 1);
+        if (!ns.empty()) f.note(std::string("ns_") + peer.name, ns[0]);
+      }
     });
     const planned_report report = memory.report();
     if (report.missed_steps > 0 || report.served_steps + 4 < report.steps)
@@ -144,6 +165,12 @@ void pair(benchmark::State& state, const std::string& name) {
 }
 
 const bool registered = [] {
+  if (memory_bench::task_as_peer() == peer_task) {
+    const pair_steps work;
+    double best = 1e9;
+    for (int k = 0; k < 5; ++k) best = std::min(best, work.ns_of(&native::malloc_events));
+    memory_bench::end_as_peer({best});
+  }
   add("memory/step64MiB", step);
   add("memory/pair", pair);
   return true;

@@ -2,8 +2,8 @@
 //
 //   memory/slab/bytes:B       up to 4 M blocks, 256 MB: taken and given back in order, and at random: the
 //                             time of malloc, the faster of its builds, over ours (speedup; in that time
-//                             ours makes and ends the resource). Noted beside it: jemalloc and mimalloc
-//                             over ours, where this machine has them, in a process of their own
+//                             ours makes and ends the resource). Noted beside it: jemalloc, mimalloc
+//                             and tcmalloc over ours, where this machine has them
 //   memory/slab/pool/bytes:B  the same over std::pmr::synchronized_pool_resource
 //   memory/slab/threads:2     40 bytes, two threads, each its own blocks of one resource, over malloc
 //   memory/slab/fragmentation 512 MB of blocks of each size: bytes mapped over bytes asked, less 1; the most
@@ -14,21 +14,18 @@
 
 #include <malloc.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory_resource>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -37,6 +34,7 @@
 #include <deeprec/memory/slab_resource.hpp>
 
 #include "memory/baseline.hpp"
+#include "memory/peer_malloc.hpp"
 #include "support/add.hpp"
 #include "support/figures.hpp"
 #include "support/machine.hpp"
@@ -120,40 +118,18 @@ const auto at_random_on = [](const request& r, const auto& take, const auto& giv
   at_random(r, take, give);
 };
 
-/// One side in a process whose malloc is another library's: seconds of both patterns.
-struct peer_times {
-  double in_order = 0, at_random = 0;
-};
-constexpr const char* peer_variable = "DEEPREC_BENCH_BLOCKS_OF";
-
-/// In that process: called before main.
+/// The malloc side of over_malloc in the process of a peer: seconds of both patterns.
 [[noreturn]] void run_as_peer(std::size_t bytes) {
   blocks all(bytes);
   all.prepare();
-  peer_times best{1e9, 1e9};
+  double best[2] = {1e9, 1e9};
   for (int k = 0; k < 3; ++k) {
-    best.in_order = std::min(best.in_order, seconds_of([&] { native::malloc_in_order(all.all()); }));
-    best.at_random = std::min(best.at_random, seconds_of([&] { native::malloc_at_random(all.all()); }));
+    best[0] = std::min(best[0], seconds_of([&] { native::malloc_in_order(all.all()); }));
+    best[1] = std::min(best[1], seconds_of([&] { native::malloc_at_random(all.all()); }));
   }
-  std::printf("%.9f %.9f\n", best.in_order, best.at_random);
-  std::fflush(stdout);
-  std::_Exit(0);
+  memory_bench::end_as_peer({best[0], best[1]});
 }
-std::optional<peer_times> times_of_peer(const std::string& library, std::size_t bytes) {
-  std::string path;
-  for (const char* const folder : {"/usr/lib/x86_64-linux-gnu/", "/usr/lib/aarch64-linux-gnu/", "/usr/lib64/",
-                                   "/usr/lib/", "/usr/local/lib/"}) {
-    if (path.empty() && std::filesystem::exists(folder + library)) path = folder + library;
-  }
-  if (path.empty()) return std::nullopt;
-  const std::string command = std::string(peer_variable) + "=" + std::to_string(bytes) +
-                              " LD_PRELOAD=" + path + " /proc/" + std::to_string(::getpid()) + "/exe";
-  std::FILE* const out = ::popen(command.c_str(), "r");
-  if (out == nullptr) return std::nullopt;
-  peer_times read;
-  const bool is_read = std::fscanf(out, "%lf %lf", &read.in_order, &read.at_random) == 2;
-  return ::pclose(out) == 0 && is_read ? std::optional(read) : std::nullopt;
-}
+constexpr std::string_view peer_task = "slab:";
 
 void over_malloc(benchmark::State& state, const std::string& name, std::size_t bytes) {
   if (!memory_plan::of(std::size_t{3} << 30).unfit.empty()) return state.SkipWithError("unfit: no memory");
@@ -185,11 +161,12 @@ void over_malloc(benchmark::State& state, const std::string& name, std::size_t b
       one("at_random_o2", at_random_on, o2::malloc_at_random, ours[1]);
       one("at_random_native", at_random_on, native::malloc_at_random, ours[1]);
       if (!f.counts() || f.rounds() % 7 != 0) return;
-      for (const char* const peer : {"jemalloc", "mimalloc"}) {
-        const auto times = times_of_peer(std::string("lib") + peer + ".so.2", bytes);
-        if (!times) continue;
-        f.note(std::string(peer) + "_in_order", times->in_order / ours[0]);
-        f.note(std::string(peer) + "_at_random", times->at_random / ours[1]);
+      for (const memory_bench::peer_malloc& peer : memory_bench::peer_mallocs) {
+        const auto seconds =
+            memory_bench::figures_of_peer(peer, std::string(peer_task) + std::to_string(bytes), 2);
+        if (seconds.empty()) continue;
+        f.note(std::string(peer.name) + "_in_order", seconds[0] / ours[0]);
+        f.note(std::string(peer.name) + "_at_random", seconds[1] / ours[1]);
       }
     });
     f.report(state);
@@ -283,7 +260,8 @@ void fragmentation(benchmark::State& state, const std::string& name) {
 }
 
 const bool registered = [] {
-  if (const char* const bytes = std::getenv(peer_variable)) run_as_peer(std::strtoul(bytes, nullptr, 10));
+  if (const std::string_view task = memory_bench::task_as_peer(); task.starts_with(peer_task))
+    run_as_peer(std::strtoul(task.data() + peer_task.size(), nullptr, 10));
   for (const std::size_t bytes : {4, 40, 80, 256}) {
     add("memory/slab/bytes:" + std::to_string(bytes),
         [bytes](benchmark::State& s, const std::string& n) { over_malloc(s, n, bytes); });

@@ -1,11 +1,30 @@
 # cmake -DROOT=<repository> -P macros.cmake
 # Macros are defined in these headers only, and begin with DEEPREC_. Any header may name a source of regions on the line before it
-# includes simd/foreach_region.hpp, which undefines that macro.
+# includes simd/foreach_region.hpp, which undefines that macro. No header has a name that tests/headers/poison.hpp defines as a macro, or
+# includes what defines one.
 
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 # A region is host code, so its beginning redefines DEEPREC_HD.
 set(allowed "^core/config[.]hpp$|^simd/begin_[^/]*$")
+
+# Macros of others: names, and those that only matter before a parenthesis.
+file(STRINGS "${ROOT}/tests/headers/poison.hpp" poison REGEX "^#define")
+set(names "")
+set(functions "")
+foreach(line IN LISTS poison)
+  if(line MATCHES "^#define ([A-Za-z0-9_]+)[(]")
+    list(APPEND functions "${CMAKE_MATCH_1}")
+  elseif(line MATCHES "^#define ([A-Za-z0-9_]+)")
+    list(APPEND names "${CMAKE_MATCH_1}")
+  endif()
+endforeach()
+if(names STREQUAL "" OR functions STREQUAL "")
+  fault("tests/headers/poison.hpp defines no macros")
+endif()
+string(REPLACE ";" "|" names "${names}")
+string(REPLACE ";" "|" functions "${functions}")
+set(foreign_macro "(^|[^A-Za-z0-9_])((${names})($|[^A-Za-z0-9_])|(${functions})[ ]*[(])")
 
 foreach(header IN LISTS HEADERS)
   read_lines("${header}" lines)
@@ -15,6 +34,13 @@ foreach(header IN LISTS HEADERS)
       fault("${header} defines DEEPREC_REGION_SOURCE and does not include simd/foreach_region.hpp on the next line")
     endif()
     set(opened FALSE)
+    if(line MATCHES "#[ \t]*include <sys/sysmacros[.]h>")
+      fault("${header} includes sys/sysmacros.h, which defines the macros major and minor")
+    endif()
+    string(REGEX REPLACE "\"([^\"\\\\]|\\\\.)*\"|//.*" "" code "${line}")
+    if(code MATCHES "${foreign_macro}")
+      fault("${header} has '${CMAKE_MATCH_2}' in '${line}', which a well-known header defines as a macro")
+    endif()
     if(line MATCHES "^[ \t]*#[ \t]*define[ \t]+([A-Za-z0-9_]+)")
       set(name "${CMAKE_MATCH_1}")
       if(name STREQUAL "DEEPREC_REGION_SOURCE")

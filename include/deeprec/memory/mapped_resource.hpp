@@ -68,12 +68,12 @@ class mapped_resource final : public std::pmr::memory_resource {
 
   /// Memory of a NUMA node, and of no other one.
   ///
-  /// @param small  for blocks of less than 1 MB
+  /// @param upstream  for blocks of less than 1 MB
   /// @cost    some system calls
   /// @threads reentrant
   /// @error   invalid_value: there is no such node; unsupported: the kernel refuses to bind memory
   static made on_node(int node, mapping_options options = {},
-                      std::pmr::memory_resource* small = std::pmr::new_delete_resource()) {
+                      std::pmr::memory_resource* upstream = std::pmr::new_delete_resource()) {
     return detail::on_file({}, "mapped_resource::on_node", [&]() -> made {
       if (!detail::has_numa_node(node))
         return fault(errc::invalid_value,
@@ -84,7 +84,7 @@ class mapped_resource final : public std::pmr::memory_resource {
       if (const int refused = detail::bind_to_node(tried.value().data(), 4096, node); refused != 0)
         return fault(errc::unsupported, "cannot bind memory: " + std::system_category().message(refused));
       return std::make_unique<mapped_resource>(passkey(), kind::node, detail::descriptor(), node, 0, options,
-                                               small);
+                                               upstream);
     });
   }
   /// Memory of a file without a name, in a folder.
@@ -94,7 +94,7 @@ class mapped_resource final : public std::pmr::memory_resource {
   /// @error   io_error, with the folder and the system's reason; unsupported: its file system can't reserve
   ///          space
   static made in_folder(const std::string& folder, mapping_options options = {},
-                        std::pmr::memory_resource* small = std::pmr::new_delete_resource()) {
+                        std::pmr::memory_resource* upstream = std::pmr::new_delete_resource()) {
     return detail::on_file(folder, "mapped_resource::in_folder", [&]() -> made {
       auto file = detail::open_at(AT_FDCWD, folder.c_str(), O_RDWR | O_TMPFILE, mode_t{0600});
       if (!file.open()) return detail::system_fault("cannot make a file without a name in it");
@@ -102,9 +102,9 @@ class mapped_resource final : public std::pmr::memory_resource {
         if (errno != EOPNOTSUPP) return detail::system_fault("cannot reserve space in it");
         return status(errc::unsupported, "its file system must be able to reserve space (fallocate)");
       }
-      constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
+      constexpr std::uint64_t most = (std::numeric_limits<std::int64_t>::max)();
       return std::make_unique<mapped_resource>(passkey(), kind::file, std::move(file), -1, most, options,
-                                               small);
+                                               upstream);
     });
   }
   /// Memory of a DAX device. What is on it is overwritten.
@@ -114,7 +114,7 @@ class mapped_resource final : public std::pmr::memory_resource {
   /// @error   io_error, with the path and the system's reason, also where another process uses it so;
   ///          unsupported: no DAX device
   static made on_device(const std::string& path, mapping_options options = {},
-                        std::pmr::memory_resource* small = std::pmr::new_delete_resource()) {
+                        std::pmr::memory_resource* upstream = std::pmr::new_delete_resource()) {
     return detail::on_file(path, "mapped_resource::on_device", [&]() -> made {
       auto file = detail::open_at(AT_FDCWD, path.c_str(), O_RDWR | O_NONBLOCK);
       if (!file.open()) return detail::system_fault("cannot open");
@@ -123,14 +123,19 @@ class mapped_resource final : public std::pmr::memory_resource {
       if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
         return detail::system_fault("cannot lock it for this process");
       return std::make_unique<mapped_resource>(passkey(), kind::device, std::move(file), -1, bytes, options,
-                                               small);
+                                               upstream);
     });
   }
 
   /// For the functions above.
   mapped_resource(passkey, kind place, detail::descriptor file, int node, std::uint64_t bytes,
-                  mapping_options options, std::pmr::memory_resource* small)
-      : kind_(place), file_(std::move(file)), node_(node), ranges_(bytes), options_(options), small_(small) {}
+                  mapping_options options, std::pmr::memory_resource* upstream)
+      : kind_(place),
+        file_(std::move(file)),
+        node_(node),
+        ranges_(bytes),
+        options_(options),
+        upstream_(upstream) {}
   mapped_resource(const mapped_resource&) = delete;
   mapped_resource& operator=(const mapped_resource&) = delete;
 
@@ -212,7 +217,7 @@ class mapped_resource final : public std::pmr::memory_resource {
   }
 
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    if (!is_large(bytes, alignment)) return small_->allocate(bytes, alignment);
+    if (!is_large(bytes, alignment)) return upstream_->allocate(bytes, alignment);
     constexpr std::size_t most = static_cast<std::size_t>(-1) / 2;  // so that no sum wraps
     if (bytes > most) refuse(status(errc::out_of_memory, "mapped_resource: bytes must fit an address space"));
     const std::size_t size = detail::whole_huge_pages(bytes);
@@ -245,7 +250,7 @@ class mapped_resource final : public std::pmr::memory_resource {
 #endif
   }
   void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
-    if (!is_large(bytes, alignment)) return small_->deallocate(memory, bytes, alignment);
+    if (!is_large(bytes, alignment)) return upstream_->deallocate(memory, bytes, alignment);
     std::map<std::uintptr_t, block>::node_type gone;
     {
       const std::lock_guard lock(mutex_);
@@ -264,7 +269,7 @@ class mapped_resource final : public std::pmr::memory_resource {
   int node_;
   detail::mapped_ranges ranges_;
   mapping_options options_;
-  std::pmr::memory_resource* small_;
+  std::pmr::memory_resource* upstream_;
   mutable std::mutex mutex_;
   std::map<std::uintptr_t, block> blocks_;  // by address
   std::optional<fault> refusal_;

@@ -54,6 +54,9 @@ struct planned_options {
   std::pmr::memory_resource* upstream = std::pmr::get_default_resource();
   /// Of the arena.
   std::pmr::memory_resource* arena = huge_page_resource::shared();
+  /// The arena's pages are touched when it is made. Without it, and without checks, this resource accesses
+  /// none of its memory, so that may be a device's.
+  bool touch = true;
   /// One for each sequence of requests: a step's chunks allocate from chunk(0), chunk(1) ...
   std::vector<chunk_phase> chunks = {{}};
   /// Of a step whose batch is cut into parts: so many run at once, and all parts request the same.
@@ -343,7 +346,7 @@ class planned_resource final : public std::pmr::memory_resource {
     const std::size_t whole = (bytes + page - 1) / page * page;
     alignment = (std::max)(alignment, page);
     auto* const first = static_cast<std::byte*>(options_.arena->allocate(whole, alignment));
-    std::memset(first, 0, whole);  // the page faults happen here
+    if (options_.touch) std::memset(first, 0, whole);  // the page faults happen here
     release_arena();
     arena_ = {first, whole};
     arena_alignment_ = alignment;

@@ -1,8 +1,8 @@
 // Which character devices are DAX devices, and how large: sysfs.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -16,10 +16,11 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// The bytes of an open DAX device; 0 where the file is something else.
 inline std::uint64_t bytes_of_dax_device(int file) {
-  struct stat facts{};
-  if (::fstat(file, &facts) != 0 || !S_ISCHR(facts.st_mode)) return 0;
+  // statx gives the two numbers apart; sys/sysmacros.h would leave the macros major and minor to users.
+  struct statx facts{};
+  if (::statx(file, "", AT_EMPTY_PATH, STATX_TYPE, &facts) != 0 || !S_ISCHR(facts.stx_mode)) return 0;
   const std::string folder =
-      "/sys/dev/char/" + std::to_string(major(facts.st_rdev)) + ':' + std::to_string(minor(facts.st_rdev));
+      "/sys/dev/char/" + std::to_string(facts.stx_rdev_major) + ':' + std::to_string(facts.stx_rdev_minor);
   char subsystem[512];
   const ssize_t length = ::readlink((folder + "/subsystem").c_str(), subsystem, sizeof(subsystem));
   if (length < 0) return 0;

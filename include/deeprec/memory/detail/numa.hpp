@@ -35,7 +35,7 @@ inline int bind_to_node(void* data, std::size_t bytes, int node) noexcept {
 /// say.
 inline std::size_t available_on_node(int node) {
   std::FILE* const facts = std::fopen((folder_of_node(node) + "/meminfo").c_str(), "re");
-  if (facts == nullptr) return std::numeric_limits<std::size_t>::max();
+  if (facts == nullptr) return (std::numeric_limits<std::size_t>::max)();
   std::size_t all = 0;
   char line[256];
   while (std::fgets(line, sizeof(line), facts) != nullptr) {

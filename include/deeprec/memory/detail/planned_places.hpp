@@ -39,7 +39,7 @@ struct planned_places {
 inline std::vector<block_lifetime> lifetimes_of(const request_record& record,
                                                 std::vector<std::int32_t>& block_of) {
   constexpr std::size_t line = planned_line;
-  constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / 2;
+  constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2;
   block_of.assign(record.requests().size(), -1);
   std::vector<block_lifetime> blocks;
   for (std::size_t t = 0; t < record.events().size(); ++t) {

@@ -136,9 +136,9 @@ class record_merge {
     return of_b_[b_.events()[j].request] < a_.requests().size();
   }
   static bool are_alike(const memory_request& x, const memory_request& y) noexcept {
-    const std::size_t small = 256;
-    return x.outlives_step == y.outlives_step && y.bytes <= (std::max)(2 * x.bytes, small) &&
-           x.least <= (std::max)(2 * y.bytes, small);
+    const std::size_t least = 256;
+    return x.outlives_step == y.outlives_step && y.bytes <= (std::max)(2 * x.bytes, least) &&
+           x.least <= (std::max)(2 * y.bytes, least);
   }
 
   bool step_once(request_record& merged) {

@@ -31,7 +31,7 @@ struct value_lives {
 template <class Refers>
 value_lives lives_of_values(const step_layout& layout, std::span<const std::int32_t> order,
                             const Refers& refers) {
-  constexpr std::int64_t forever = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t forever = (std::numeric_limits<std::int64_t>::max)();
   const std::size_t slots = layout.slots().size();
   value_lives lives{std::vector<std::int64_t>(slots, -1), std::vector<std::int64_t>(slots, 0)};
   std::vector<bool> taken(slots);
