@@ -100,7 +100,8 @@ class cuda_planned_memory {
 #if DEEPREC_EXCEPTIONS
         throw std::bad_alloc();
 #else
-        detail::raise(errc::out_of_memory, "cuda_planned_memory: the memory must provide the bytes (it refused)");
+        detail::raise(errc::out_of_memory,
+                      "cuda_planned_memory: the memory must provide the bytes (it refused)");
 #endif
       }
       return block;

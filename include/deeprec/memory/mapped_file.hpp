@@ -95,7 +95,7 @@ class mapped_file {
       made.data_bytes_ = bytes;
       if (const auto done = made.open_or_make(description, options); !done) return done.fault();
       if (const auto done = made.map(options); !done) return done.fault();
-      return result<mapped_file>(std::move(made));
+      return {std::move(made)};
     });
   }
 
@@ -138,8 +138,8 @@ class mapped_file {
     return detail::on_file(path_, "mapped_file::close", [&]() -> result<void> {
       if (data() == nullptr) return {};
       if (as_ == use::change) {
-        if (const auto done = flush_data(); !done) return done;
-        if (const auto done = mark(header::closed); !done) {
+        if (auto done = flush_data(); !done) return done;
+        if (auto done = mark(header::closed); !done) {
           static_cast<void>(mark(header::changing));
           return done;
         }
@@ -179,7 +179,7 @@ class mapped_file {
       if (file_.open()) break;
       if (errno == EISDIR) return status(errc::io_error, "is a directory");
       if (errno != ENOENT || !may_make || tries == 2) return detail::system_fault("cannot open");
-      if (const auto done = make(description); !done) return done;
+      if (auto done = make(description); !done) return done;
     }
     struct stat facts{};
     if (::fstat(file_.get(), &facts) != 0) return detail::system_fault("cannot read its facts");
@@ -197,7 +197,7 @@ class mapped_file {
     header::block block{};
     const auto size = static_cast<std::uint64_t>(facts.st_size);
     const auto there = static_cast<std::size_t>((std::min)(size, std::uint64_t{header::bytes}));
-    if (const auto done = detail::read_at(file_.get(), 0, block.data(), there); !done) return done;
+    if (auto done = detail::read_at(file_.get(), 0, block.data(), there); !done) return done;
     const auto read = header::decode(block, there, size);
     if (!read) return read.fault();
     const header& is = read.value();
@@ -215,14 +215,14 @@ class mapped_file {
   // Under a temporary name until it is whole. Another process may have made it meanwhile.
   result<void> make(std::string_view description) {
     detail::replacement_file file;
-    if (const auto done = file.open(path_); !done) return done;
+    if (auto done = file.open(path_); !done) return done;
     struct stat facts{};
     if (::stat(path_.c_str(), &facts) == 0) return {};
     const header first{static_cast<std::uint64_t>(data_bytes_), std::string(description)};
     const header::block block = first.encode();
-    if (const auto done = file.write(block.data(), block.size()); !done) return done;
-    if (const auto done = file.reserve(static_cast<std::uint64_t>(data_bytes_)); !done) return done;
-    if (const auto done = file.commit(); !done) return done;
+    if (auto done = file.write(block.data(), block.size()); !done) return done;
+    if (auto done = file.reserve(static_cast<std::uint64_t>(data_bytes_)); !done) return done;
+    if (auto done = file.commit(); !done) return done;
     found_ = false;
     return {};
   }
@@ -232,10 +232,10 @@ class mapped_file {
     if (!mapped) return mapped.fault();
     if (options.mapping.size == mapping_options::pages::huge) mapped.value().want_huge_pages();
     if (options.mapping.when == mapping_options::faults::at_once) {
-      if (const auto done = mapped.value().fault_in(as_ == use::change); !done) return done;
+      if (auto done = mapped.value().fault_in(as_ == use::change); !done) return done;
     }
     if (as_ == use::change) {
-      if (const auto done = mark(header::changing); !done) {
+      if (auto done = mark(header::changing); !done) {
         if (was_closed_) static_cast<void>(mark(header::closed));
         return done;
       }
@@ -245,8 +245,8 @@ class mapped_file {
   }
   // By a write: a store to a page that the file lost would end the process.
   [[nodiscard]] result<void> mark(std::uint64_t state) const {
-    if (const auto done = detail::write_at(file_.get(), header::state_at,
-                                           reinterpret_cast<const std::byte*>(&state), sizeof(state));
+    if (auto done = detail::write_at(file_.get(), header::state_at,
+                                     reinterpret_cast<const std::byte*>(&state), sizeof(state));
         !done)
       return done;
     if (::fdatasync(file_.get()) != 0) return detail::system_fault("cannot bring its mark to the disk");
@@ -263,7 +263,7 @@ class mapped_file {
   }
   [[nodiscard]] result<void> flush_data() const {
     if (data() == nullptr || as_ == use::read) return {};
-    if (const auto done = check_length(); !done) return done;
+    if (auto done = check_length(); !done) return done;
     return memory_.flush();
   }
 

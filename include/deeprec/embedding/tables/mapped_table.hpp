@@ -56,7 +56,7 @@ class mapped_table {
     if (!file) return file.fault();
     made.file_ = std::move(file).value();
     made.table_ = dense_table<Format>(made.file_.data(), rows, format);
-    return result<mapped_table>(std::move(made));
+    return {std::move(made)};
   }
   /// The same, with room for the state of an optimizer behind each row; it is that optimizer's.
   template <RowOptimizer O>

@@ -18,11 +18,11 @@ class mapped_ranges {
 
   /// The first place of so many bytes; none where there is none. Throws std::bad_alloc.
   [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes) {
-    for (auto at = all_.begin(); at != all_.end(); ++at) {
-      if (!at->second.is_free || at->second.bytes < bytes) continue;
-      if (at->second.bytes > bytes) all_[at->first + bytes] = {at->second.bytes - bytes, true};
-      at->second = {bytes, false};
-      return at->first;
+    for (auto& [at, range] : all_) {
+      if (!range.is_free || range.bytes < bytes) continue;
+      if (range.bytes > bytes) all_[at + bytes] = {range.bytes - bytes, true};
+      range = {bytes, false};
+      return at;
     }
     const std::uint64_t begin = used();
     if (bytes > end_ - begin) return std::nullopt;

@@ -76,12 +76,12 @@ class mapping {
       made.data_ = nullptr;  // whether its place is still mapped is not known, and another thread may have it
       return why;
     }
-    return result<mapping>(std::move(made));
+    return {std::move(made)};
   }
   static result<mapping> of_memory(std::size_t bytes) {
     mapping made;
     if (const auto done = made.place(bytes); !done) return done.fault();
-    return result<mapping>(std::move(made));
+    return {std::move(made)};
   }
 
   [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }

@@ -111,6 +111,7 @@ class thread_parts {
   static bool grow(T*& items, std::size_t& room) noexcept {
     static_assert(std::is_trivially_copyable_v<T>);
     const std::size_t more = (std::max)(2 * room, std::size_t{8});
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): items may be pointers
     auto* const made = static_cast<T*>(std::realloc(static_cast<void*>(items), more * sizeof(T)));
     if (made == nullptr) return false;
     std::fill(made + room, made + more, T{});

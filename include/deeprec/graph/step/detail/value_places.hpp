@@ -87,7 +87,7 @@ inline result<value_plan> plan_values(const step_storage& at, const task_plan& p
     if (holds(output) > 0) return false;
     const auto to = memory(output), of = memory(input);
     if (to.empty() || of.empty()) return true;  // unknown
-    const std::less<const std::byte*> before;
+    const std::less<> before;
     return before(to.data(), of.data() + of.size()) && before(of.data(), to.data() + to.size());
   };
   const auto order = plan.order();
