@@ -86,7 +86,8 @@ if [[ "$suite" == reproduce ]]; then # a row that does not exist is found before
   wanted="$(python3 scripts/report/report.py suites ${only:+"$only"})"
 fi
 
-install_packages libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev libatomic-queue-dev libcuckoo-dev
+install_packages libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev libatomic-queue-dev libcuckoo-dev libjemalloc2 \
+  libmimalloc2.0 libtcmalloc-minimal4
 configure bench
 bin=build/bench/benchmarks
 commit="$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"
@@ -210,7 +211,7 @@ facts=(--commit "$commit" --dirty "$dirty")
 while read -r package version; do
   [[ -z "$version" ]] || facts+=(--peer "$package=$version")
 done < <(dpkg-query -W -f '${Package} ${Version}\n' libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev \
-  libatomic-queue-dev libcuckoo-dev libtbb-dev libdnnl-dev libeigen3-dev 2>/dev/null || true)
+  libatomic-queue-dev libcuckoo-dev libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 libtbb-dev libdnnl-dev libeigen3-dev 2>/dev/null || true)
 
 if [[ "$suite" == reproduce ]]; then
   mapfile -t names <<<"$wanted"
