@@ -86,8 +86,8 @@ if [[ "$suite" == reproduce ]]; then # a row that does not exist is found before
   wanted="$(python3 scripts/report/report.py suites ${only:+"$only"})"
 fi
 
-install_packages libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev libatomic-queue-dev libcuckoo-dev libjemalloc2 \
-  libmimalloc2.0 libtcmalloc-minimal4
+install_packages libabsl-dev libboost-dev libconcurrentqueue-dev libreaderwriterqueue-dev libatomic-queue-dev libcuckoo-dev
+install_packages libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 configure bench
 bin=build/bench/benchmarks
 commit="$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)"
