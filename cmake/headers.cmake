@@ -298,6 +298,8 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/lane_run.hpp
     include/deeprec/graph/step/detail/op_checks.hpp
     include/deeprec/graph/step/detail/staged_run.hpp
+    include/deeprec/graph/step/detail/staged_window.hpp
+    include/deeprec/graph/step/detail/stale_reads.hpp
     include/deeprec/graph/step/detail/step_core.hpp
     include/deeprec/graph/step/detail/step_inputs.hpp
     include/deeprec/graph/step/detail/step_layout.hpp

@@ -11,7 +11,7 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct staged_options {
-  std::size_t capacity = 2;  ///< steps that wait at a cut
+  std::size_t capacity = 2;  ///< steps that wait at a cut; with stale reads at least the window - 1
   int producers = 1;         ///< threads that run the ops before the first cut, steps in order
   /// Of the values of all steps in flight.
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();

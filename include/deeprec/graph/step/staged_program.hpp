@@ -8,8 +8,12 @@
 //
 // The state of a step travels, so no value is copied and no put and take are run. Steps keep their order, and
 // variables change behind the cut only, so the bits are those of step_program::run. A run that ends early
-// keeps the steps that it drew ahead, and the next one goes on with them. Not here: the choice of a cut
-// (smart_stage.hpp).
+// keeps the steps that it drew ahead, and the next one goes on with them.
+//
+//   lookup (g.stale_read(rows, W)) ──[ ]── ... update (g.write(rows))      lookups of W - 1 steps ahead
+//
+// Lookup t then sees the updates up to t - W and no others, whatever the threads do: update u waits for lookup
+// u + W - 1 (schedule/stale_window.hpp). Not here: the choice of a cut (smart_stage.hpp).
 #pragma once
 
 #include <algorithm>
@@ -30,6 +34,8 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/passes/stage_cut.hpp>
 #include <deeprec/graph/step/detail/staged_run.hpp>
+#include <deeprec/graph/step/detail/staged_window.hpp>
+#include <deeprec/graph/step/detail/stale_reads.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
 #include <deeprec/graph/step/staged_options.hpp>
@@ -58,8 +64,9 @@ class staged_program {
   /// @post    the graph may go; variables and what ops refer to must stay
   /// @cost    O(ops + inputs); allocates the states of all steps in flight
   /// @threads reentrant
-  /// @error   as step_graph::flat(); invalid_value: no source, a capacity or producers below 1; unsupported:
-  ///          a stale read with a window above 1; with several producers an op before the first cut that
+  /// @error   as step_graph::flat(); invalid_value: no source, a capacity or producers below 1; stale reads
+  ///          of several windows or before several cuts, or of what an op before a cut changes; unsupported:
+  ///          a stale read with a window above 1 behind all cuts; with several producers an op before the first cut that
   ///          writes a variable or is external, since steps overlap there; as by_lanes(). Throws
   ///          std::bad_alloc, and what constructors of values throw
   /// @example @snippet tests/graph/staged_program_test.cpp staged_program
@@ -101,6 +108,10 @@ class staged_program {
   /// and then calls the source. So runs that end early and go on are one run, as calls of step_program::run
   /// are. A source that is set back needs drop_kept().
   ///
+  /// With stale reads a run ends between two steps only, so after a request to stop it may wait for the source
+  /// to begin W - 1 steps more, or to end. A step whose update failed leaves its changes out of what later
+  /// lookups see.
+  ///
   /// @param where an executor with threads for tasks and for bulk work, or a context on one. The ops behind
   ///              the last cut run on the caller's thread and get it as step_call::on; those before a cut
   ///              get an inline_executor. Its stop token ends the run; its trace sink records every part
@@ -108,7 +119,8 @@ class staged_program {
   ///              thread; returns nothing, a status or result<void>
   /// @post        no thread works on it. Step numbers go on in the next run, without a gap but for steps that
   ///              failed
-  /// @numerics    the bits of step_program::run, for every capacity and number of producers
+  /// @numerics    the bits of step_program::run, for every capacity and number of producers; with stale reads
+  ///              other ones, which depend on the window only
   /// @cost        the states are there; edges and tasks are allocated once for a run, nothing for a step
   /// @threads     one thread at a time; not from an op
   /// @error       of the first step that failed, the fault of its op, with its name in the text and its
@@ -139,14 +151,15 @@ class staged_program {
                                      }
                                    }};
     env.memory = run_->options().staged_memory;
-    switch (run_->parts()) {
-      case 0:
-        return run_line<0>(ctx, env, rest, std::move(stop));
-      case 1:
-        return run_line<1>(ctx, env, rest, std::move(stop));
-      default:
-        return run_line<detail::staged_run::most_cuts>(ctx, env, rest, std::move(stop));
-    }
+    run_->begin();
+    if (run_->window() == nullptr) return run_parts(ctx, env, rest, std::move(stop));
+    // The pipeline's stop comes between two steps.
+    const auto request = [window = run_->window()] { window->request_stop(); };
+    const std::stop_callback by_caller(std::move(stop), request);
+    const std::stop_callback by_context(ctx.stop == nullptr ? std::stop_token() : *ctx.stop, request);
+    auto inner = ctx;
+    inner.stop = nullptr;
+    return run_parts(inner, env, rest, run_->window()->token());
   }
 
   /// Whether an op runs before a cut. The source does where there is a cut.
@@ -180,7 +193,6 @@ class staged_program {
                                      std::vector<index_t> cuts, staged_options options) {
     if (options.capacity < 1 || options.producers < 1)
       return status(errc::invalid_value, "staged_program: capacity and producers must be at least 1");
-    if (auto stale = detail::find_stale_read(g)) return *std::move(stale);
     index_t source = -1, parts = 0;
     for (index_t v = 0; v < g.size(); ++v) {
       index_t& c = cuts[static_cast<std::size_t>(v)];
@@ -191,6 +203,9 @@ class staged_program {
     if (source < 0)
       return status(errc::invalid_value, "staged_program: a graph must have a source, which ends the run");
     cuts[static_cast<std::size_t>(source)] = parts;
+    if (auto stale = detail::find_stale_read(g, cuts)) return *std::move(stale);
+    result<detail::stale_reads> stale = detail::stale_reads_of(g, cuts);
+    if (!stale) return stale.fault();
     for (index_t v = 0; v < g.size() && parts > 0 && options.producers > 1; ++v) {
       if (cuts[static_cast<std::size_t>(v)] < parts || g.op(v).node == nullptr || v == source) continue;
       if (has_effect(flat.effects(v), op_effects::writes | op_effects::external)) {
@@ -199,12 +214,36 @@ class staged_program {
             errc::unsupported);
       }
     }
+    if (stale.value().part == 0) return make(g, flat, std::move(cuts), std::move(options), nullptr, source);
+    auto window = std::make_unique<detail::staged_window>(stale.value());
+    options.capacity = (std::max)(options.capacity, static_cast<std::size_t>(window->window() - 1));
+    detail::step_core waiting = g;
+    for (const index_t v : stale.value().updates)
+      waiting.op(v).node = std::make_shared<const detail::updating_node>(g.op(v).node, *window);
+    return make(waiting, flat, std::move(cuts), std::move(options), std::move(window), source);
+  }
+  static result<staged_program> make(const detail::step_core& g, const flat_graph& flat,
+                                     std::vector<index_t> cuts, staged_options options,
+                                     std::unique_ptr<detail::staged_window> window, index_t source) {
     auto layout = std::make_shared<const detail::step_layout>(g);
-    auto run = std::make_unique<detail::staged_run>(std::move(cuts), std::move(layout), std::move(options));
+    auto run = std::make_unique<detail::staged_run>(std::move(cuts), std::move(layout), std::move(options),
+                                                    std::move(window));
     if (result<void> made = run->make(g, flat); !made) return made.fault();
     return staged_program(std::move(run), source);
   }
 
+  template <class C>
+  result<void> run_parts(const C& ctx, const environment& env, const detail::staged_rest& rest,
+                         std::stop_token stop) {
+    switch (run_->parts()) {
+      case 0:
+        return run_line<0>(ctx, env, rest, std::move(stop));
+      case 1:
+        return run_line<1>(ctx, env, rest, std::move(stop));
+      default:
+        return run_line<detail::staged_run::most_cuts>(ctx, env, rest, std::move(stop));
+    }
+  }
   template <index_t Cuts, class C>
   result<void> run_line(const C& ctx, const environment& env, const detail::staged_rest& rest,
                         std::stop_token stop) {
@@ -246,7 +285,6 @@ class staged_program {
         to.end(whole);
       }
     } end{run, *run_};
-    run_->begin();
     result<void> ran = run.run(std::move(stop));
     end.whole = ran.ok();
     return ran;

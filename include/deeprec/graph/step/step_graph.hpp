@@ -162,10 +162,9 @@ class step_graph {
     detail::check_variable<T>();
     return detail::handle_access::access<T>(v, variable_use::accumulate, 1);
   }
-  /// The op takes const T&, as it was up to window - 1 steps before. With a window of 1 it is read(). With a
-  /// larger one the order of effects leaves it out, and it is a description only: no program of this folder
-  /// has a window (compile() returns unsupported), check() refuses a stage between it and what changes the
-  /// variable, and smart_stage leaves it where it is, as any read. schedule/stale_loop.hpp runs such reads.
+  /// The op takes const T&, as it was window - 1 steps before. With a window of 1 it is read(). With a larger
+  /// one the order of effects leaves it out, and only a staged_program runs it, before a cut: there step t
+  /// sees the changes of steps up to t - window and no others. smart_stage moves it as little as any read.
   template <class T>
   [[nodiscard]] variable_access<const T> stale_read(const deeprec::variable<T>& v, index_t window) const {
     return detail::handle_access::access<const T>(v, variable_use::stale_read, window);

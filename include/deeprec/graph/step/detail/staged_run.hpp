@@ -20,6 +20,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/step/detail/staged_window.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
 #include <deeprec/graph/step/staged_options.hpp>
@@ -72,8 +73,13 @@ class staged_run {
     lease step_;
   };
 
-  staged_run(std::vector<index_t> cuts, std::shared_ptr<const step_layout> layout, staged_options options)
-      : cuts_(std::move(cuts)), layout_(std::move(layout)), options_(std::move(options)) {
+  /// @param window null: nothing is read stale
+  staged_run(std::vector<index_t> cuts, std::shared_ptr<const step_layout> layout, staged_options options,
+             std::unique_ptr<staged_window> window)
+      : cuts_(std::move(cuts)),
+        layout_(std::move(layout)),
+        options_(std::move(options)),
+        window_(std::move(window)) {
     for (const index_t c : cuts_) parts_ = (std::max)(parts_, c);
   }
 
@@ -128,6 +134,7 @@ class staged_run {
     return plans_[static_cast<std::size_t>(part)];
   }
   [[nodiscard]] const staged_options& options() const noexcept { return options_; }
+  [[nodiscard]] staged_window* window() const noexcept { return window_.get(); }
   /// Where the values of the rest lie.
   [[nodiscard]] step_storage& home() noexcept { return *home_; }
   [[nodiscard]] bool by_lanes() const noexcept { return rest_ != nullptr; }
@@ -139,6 +146,11 @@ class staged_run {
     kept_.clear();
     std::sort(waiting_.begin(), waiting_.end(),
               [](const lease& a, const lease& b) { return a->number() > b->number(); });
+    if (window_ == nullptr) return;
+    window_->begin(waiting_.empty() ? next_ : waiting_.back()->number());
+    for (const lease& step : waiting_) {
+      if (step->part < window_->part()) window_->has_read(step->number());
+    }
   }
   /// `whole`: the run came to the end of the source.
   void end(bool whole) noexcept {
@@ -165,13 +177,20 @@ class staged_run {
       waiting_.pop_back();
       return {std::move(next)};  // nvcc would copy it
     }
-    if (source_over_) return std::optional<item>();
+    if (source_over_) {
+      if (window_ != nullptr) window_->end_at(next_);
+      return std::optional<item>();
+    }
     lease step = states_->try_acquire();
-    if (!step) return status(errc::would_block, "staged_program: a state of a step must be free");
+    if (!step) {
+      if (window_ != nullptr) window_->cancel();
+      return status(errc::would_block, "staged_program: a state of a step must be free");
+    }
     step->part = parts_ + 1;
     step->state.set_step(next_);
     const bool more = attempt(*step, [&] { return run_part(env, source_, step->state); });
     source_over_ = !more || !step->is_good();
+    if (source_over_ && window_ != nullptr) window_->end_at(next_);
     if (!more) return std::optional<item>();
     if (step->is_good()) {
       step->part = parts_;
@@ -181,9 +200,13 @@ class staged_run {
   }
   /// Runs a part of a step, unless it was run by a run before, or a part before it failed.
   void stage(const environment& env, index_t part, staged_step& step) const {
-    if (step.part != part || !step.is_good()) return;
-    attempt(step, [&] { return run_part(env, plan(part), step.state); });
-    if (step.is_good()) step.part = part - 1;
+    // Of a failed step too: the next updates wait for its lookup. That of the source's failure is none.
+    if (window_ != nullptr && part == window_->part() && step.part >= part && step.part <= parts_) {
+      const stale_window<>::reading lookup = window_->read(step.number());
+      if (lookup) run_part_of(env, part, step);
+      return;  // else the run ends
+    }
+    run_part_of(env, part, step);
   }
   /// The failure of a step, when its turn has come. By the caller's thread.
   fault report(staged_step& step) {
@@ -212,6 +235,11 @@ class staged_run {
   pipeline_statistics statistics;
 
  private:
+  void run_part_of(const environment& env, index_t part, staged_step& step) const {
+    if (step.part != part || !step.is_good()) return;
+    attempt(step, [&] { return run_part(env, plan(part), step.state); });
+    if (step.is_good()) step.part = part - 1;
+  }
   template <class Run>
   static bool attempt(staged_step& step, const Run& run) {
 #if DEEPREC_EXCEPTIONS
@@ -251,6 +279,7 @@ class staged_run {
   std::vector<index_t> cuts_;  // behind an op
   std::shared_ptr<const step_layout> layout_;
   staged_options options_;
+  std::unique_ptr<staged_window> window_;
   index_t parts_ = 0;
   task_plan source_;
   std::array<task_plan, most_cuts + 1> plans_;
@@ -283,6 +312,25 @@ struct staged_rest {
   void* done;
   result<void> (*call_done)(void* done, step_state& state);
   result<void> operator()(staged_run::item& item) const {
+    staged_window* const window = run->window();
+    if (window == nullptr) return run_step(item);
+    if (!window->begin_step()) return status(errc::stopped, {.operation = "staged_program::run"});
+    // Nobody waits for an update that never comes.
+    struct unless_done {
+      staged_window* window;
+      bool is_done = false;
+      ~unless_done() {
+        if (!is_done) window->cancel();
+        window->end_step();
+      }
+    } end{window};
+    const result<void> ran = run_step(item);
+    end.is_done = ran.ok();
+    return ran;
+  }
+
+ private:
+  result<void> run_step(staged_run::item& item) const {
     if ((*item).is_good() && run->options().feed) run->options().feed((*item).state);
     const staged_run::lease step = item.release();  // whatever happens now: it is not run again
     if (!step->is_good()) return run->report(*step);

@@ -127,7 +127,7 @@ void for_each_effect_edge(const step_core& g, const Edge& edge) {
       if (u >= 0 && u != v && std::exchange(last[static_cast<std::size_t>(u)], v) != v) edge(u, v);
     };
     for (const step_input& in : op.inputs) {
-      if (!in.is_variable() || (in.use == variable_use::stale_read && in.window > 1)) continue;
+      if (!in.is_variable() || in.is_stale()) continue;
       pieces.for_each(in.begin(), in.end(), [&](std::size_t piece) {
         const auto number = static_cast<digraph::number>(v);
         if (in.changes()) {
@@ -168,7 +168,8 @@ inline std::string overlap_text(const step_core& g, const step_input& a, const s
   return "'" + g.op(a.from.op).name + "', which overlaps " + of_b;
 }
 
-/// Ops on two sides of a cut run at once, for two steps: one must not change what the other accesses.
+/// Ops on two sides of a cut run at once, for two steps: one must not change what the other accesses. Stale
+/// reads before a cut are the matter of stale_reads_of().
 inline std::optional<fault> find_race(const step_core& g, const std::vector<index_t>& cuts) {
   struct one_access {
     index_t op;
@@ -202,13 +203,9 @@ inline std::optional<fault> find_race(const step_core& g, const std::vector<inde
         if (level(a) <= level(b) || (!a.input->changes() && !b.input->changes())) continue;
         const place here(a.op, b.op, a.input, b.input);
         if (g.op(a.op).kind == op_kind::id_lookup || (found && found->first <= here)) continue;
-        const step_input& reader = *(a.input->changes() ? b : a).input;
-        const bool stale = reader.use == variable_use::stale_read && reader.window > 1;
+        if (a.input->is_stale()) continue;
         found.emplace(
-            here, refuse_step(g, a.op,
-                              stale ? "a stale read must not be parted by a cut from what changes its "
-                                      "variable: nothing there bounds how stale it is"
-                                    : "an op before a cut must not share a variable that changes",
+            here, refuse_step(g, a.op, "an op before a cut must not share a variable that changes",
                               named(g, b.op) + " behind it " + (b.input->changes() ? "writes " : "reads ") +
                                   overlap_text(g, *b.input, *a.input)));
       }

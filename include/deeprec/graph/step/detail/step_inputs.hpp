@@ -38,6 +38,10 @@ struct step_input {
   [[nodiscard]] bool changes() const noexcept {
     return use == variable_use::write || use == variable_use::accumulate;
   }
+  /// Whether it reads a variable as it was before an earlier step.
+  [[nodiscard]] bool is_stale() const noexcept {
+    return is_variable() && use == variable_use::stale_read && window > 1;
+  }
 };
 
 /// How a handle becomes an argument: its type, and its cells.

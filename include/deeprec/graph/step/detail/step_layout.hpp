@@ -296,12 +296,13 @@ result<task_plan> plan_steps(const step_core& g, const step_layout& layout, task
   return task_plan::compile(list, order);
 }
 
-/// The first op whose stale read needs a window.
-inline std::optional<fault> find_stale_read(const step_core& g) {
+/// The first op whose stale read needs a window, and is behind all cuts.
+inline std::optional<fault> find_stale_read(const step_core& g, const std::vector<index_t>& cuts = {}) {
   for (index_t v = 0; v < g.size(); ++v) {
+    if (!cuts.empty() && cuts[static_cast<std::size_t>(v)] > 0) continue;
     for (const step_input& in : g.op(v).inputs) {
-      if (in.use != variable_use::stale_read || in.window <= 1) continue;
-      return refuse_step(g, v, "a stale read must have a window of 1 in this run",
+      if (!in.is_stale()) continue;
+      return refuse_step(g, v, "a stale read must be before a cut, or have a window of 1",
                          "that of '" + g.op(in.from.op).name + "' is " + std::to_string(in.window),
                          errc::unsupported);
     }
