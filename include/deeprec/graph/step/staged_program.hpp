@@ -30,6 +30,7 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/passes/stage_cut.hpp>
 #include <deeprec/graph/step/detail/staged_run.hpp>
+#include <deeprec/graph/step/detail/step_checks.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
 #include <deeprec/graph/step/staged_options.hpp>
