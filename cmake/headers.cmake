@@ -292,7 +292,9 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/passes/smart_stage.hpp
     include/deeprec/graph/passes/stage_cut.hpp
     include/deeprec/graph/passes/staged_graph.hpp
+    include/deeprec/graph/step/any_value.hpp
     include/deeprec/graph/step/describe_graph.hpp
+    include/deeprec/graph/step/detail/graph_edit.hpp
     include/deeprec/graph/step/detail/graph_words.hpp
     include/deeprec/graph/step/detail/lane_plan.hpp
     include/deeprec/graph/step/detail/lane_run.hpp
@@ -300,6 +302,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/staged_run.hpp
     include/deeprec/graph/step/detail/staged_window.hpp
     include/deeprec/graph/step/detail/stale_reads.hpp
+    include/deeprec/graph/step/detail/step_checks.hpp
     include/deeprec/graph/step/detail/step_core.hpp
     include/deeprec/graph/step/detail/step_inputs.hpp
     include/deeprec/graph/step/detail/step_layout.hpp
@@ -307,13 +310,17 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/step_values.hpp
     include/deeprec/graph/step/detail/value_places.hpp
     include/deeprec/graph/step/lane_steps.hpp
+    include/deeprec/graph/step/op_attribute.hpp
+    include/deeprec/graph/step/op_ref.hpp
     include/deeprec/graph/step/plan_memory.hpp
     include/deeprec/graph/step/staged_options.hpp
     include/deeprec/graph/step/staged_program.hpp
     include/deeprec/graph/step/step_costs.hpp
+    include/deeprec/graph/step/step_editor.hpp
     include/deeprec/graph/step/step_graph.hpp
     include/deeprec/graph/step/step_handles.hpp
     include/deeprec/graph/step/step_program.hpp
+    include/deeprec/graph/step/type_id.hpp
     include/deeprec/graph/step/value_plan.hpp
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp

@@ -33,7 +33,9 @@ constexpr std::uint64_t mixed(std::uint64_t x) {
   x ^= x >> 29;
   return x * 0x9e3779b97f4a7c15U + 1;
 }
-std::uint64_t looked_up(std::uint64_t item, const table& rows) { return rows[(mixed(item) >> 40) % rows.size()]; }
+std::uint64_t looked_up(std::uint64_t item, const table& rows) {
+  return rows[(mixed(item) >> 40) % rows.size()];
+}
 void updated(std::uint64_t item, std::uint64_t row, table& rows) {
   std::uint64_t& to = rows[(mixed(item) >> 40) % rows.size()];
   to = mixed(to ^ row ^ item);
@@ -315,8 +317,7 @@ TEST_CASE("staged_program: stale reads that no window can serve are refused by n
       item = g.source<word>("read", [](word&) { return false; });
     }
     op_ref<word> look(const char* name, const variable_access<const table>& at) {
-      return g.add<word>(
-          name, [](word in, const table& r, word& out) { out = looked_up(in, r); }, item, at);
+      return g.add<word>(name, [](word in, const table& r, word& out) { out = looked_up(in, r); }, item, at);
     }
     void update(const char* name, const value<word>& of, const variable_access<table>& at) {
       g.add(name, [](word in, table& r) { updated(in, in, r); }, of, at).role(op_role::apply).target();
@@ -335,7 +336,8 @@ TEST_CASE("staged_program: stale reads that no window can serve are refused by n
     const auto [a, b] = t.g.stage("rows", of_v, of_w);
     t.update("c", a, t.g.write(t.v));
     t.update("d", b, t.g.write(t.w));
-    t.refused(errc::invalid_value, "stale reads before a cut must have one window (op 4 'b': 3; op 3 'a': 2)");
+    t.refused(errc::invalid_value,
+              "stale reads before a cut must have one window (op 4 'b': 3; op 3 'a': 2)");
   }
   {
     one t;
@@ -347,7 +349,8 @@ TEST_CASE("staged_program: stale reads that no window can serve are refused by n
   {
     one t;
     const auto a = t.g.add<word>(
-        "also writes", [](word in, table& r, word& out) { updated(in, out = in, r); }, t.item, t.g.write(t.v));
+        "also writes", [](word in, table& r, word& out) { updated(in, out = in, r); }, t.item,
+        t.g.write(t.v));
     const auto rows = t.g.stage("rows", a, t.look("late", t.g.stale_read(t.v, 2)));
     t.g.add("end", [](word, word) {}, std::get<0>(rows), std::get<1>(rows)).target();
     t.refused(errc::invalid_value,

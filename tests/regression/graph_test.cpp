@@ -520,11 +520,11 @@ struct with_number {
   }
   void operator()(const float& x, float& out) const { out = x; }
 };
-detail::attribute_list attributes_of(const with_number& op) {
+attribute_list attributes_of(const with_number& op) {
   step_graph g;
   const auto x = g.constant("x", 1.0F);
   const auto added = g.add(op, x);
-  return detail::attributes_of(g.core().op(added.op()));
+  return g.attributes(added.op());
 }
 
 }  // namespace
@@ -545,10 +545,10 @@ TEST_CASE("r07: the text of an attribute reads as its number, whatever it is") {
   for (const double number : numbers) {
     const auto narrow = static_cast<float>(number);
     const auto whole = static_cast<std::int64_t>(random());
-    const detail::attribute_list all = attributes_of({number, narrow, whole});
+    const attribute_list all = attributes_of({number, narrow, whole});
     const auto reads_as = [&](std::size_t which, auto value) {
       decltype(value) read{};
-      const std::string& text = all[which].second;
+      const std::string& text = all[which].value.text();
       const auto end = std::from_chars(text.data(), text.data() + text.size(), read);
       return end.ec == std::errc() && end.ptr == text.data() + text.size() && read == value;
     };

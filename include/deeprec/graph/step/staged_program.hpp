@@ -36,6 +36,7 @@
 #include <deeprec/graph/step/detail/staged_run.hpp>
 #include <deeprec/graph/step/detail/staged_window.hpp>
 #include <deeprec/graph/step/detail/stale_reads.hpp>
+#include <deeprec/graph/step/detail/step_checks.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
 #include <deeprec/graph/step/staged_options.hpp>

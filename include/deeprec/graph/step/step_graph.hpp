@@ -34,80 +34,19 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/step/any_value.hpp>
 #include <deeprec/graph/step/detail/op_checks.hpp>
+#include <deeprec/graph/step/detail/step_checks.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_nodes.hpp>
 #include <deeprec/graph/step/detail/step_values.hpp>
+#include <deeprec/graph/step/op_attribute.hpp>
+#include <deeprec/graph/step/op_ref.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
+#include <deeprec/graph/step/type_id.hpp>
 #include <deeprec/schedule/micro_chunk.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-/// An op that was added. With one output it is itself a value.
-///
-/// @pre     the graph lives, where a member changes the op
-/// @threads as the graph
-template <class... Outs>
-class op_ref : public detail::single_value<Outs...> {
- public:
-  /// The number of the op: the same in flat(), in plans and in traces.
-  [[nodiscard]] index_t op() const noexcept { return op_; }
-  [[nodiscard]] static constexpr std::size_t outputs() noexcept { return sizeof...(Outs); }
-  template <std::size_t Port>
-  [[nodiscard]] value<std::tuple_element_t<Port, std::tuple<Outs...>>> get() const noexcept {
-    return detail::handle_access::make<std::tuple_element_t<Port, std::tuple<Outs...>>>(
-        {core_->id(), op_, static_cast<index_t>(Port)});
-  }
-
-  op_ref role(op_role role) const {
-    return with([&](detail::step_op& op) { op.role = role; });
-  }
-  /// It runs in the step itself: it stays behind every stage.
-  op_ref target() const {
-    return with([](detail::step_op& op) { op.target = true; });
-  }
-  op_ref on(op_place place) const {
-    return with([&](detail::step_op& op) { op.place = place; });
-  }
-  /// Seconds of one step; check() refuses a cost below 0.
-  op_ref cost(double seconds) const {
-    return with([&](detail::step_op& op) { op.cost = seconds; });
-  }
-  /// It reads or writes something outside of the graph: a file, random numbers. External ops run in the order
-  /// in which they were added.
-  op_ref external() const {
-    return with([](detail::step_op& op) { op.external = true; });
-  }
-  /// Each sample of its outputs depends on that sample of its inputs only, as where its type declares
-  /// sample_wise: programs with by_lanes() call it with parts of a batch, several at once.
-  op_ref sample_wise() const {
-    return with([](detail::step_op& op) { op.sample_wise = true; });
-  }
-  /// It runs after that op, also where it takes nothing of it.
-  template <class... Other>
-  op_ref after(const op_ref<Other...>& earlier) const {
-    return with([&](detail::step_op& op) { op.after.push_back({earlier.core_->id(), earlier.op_, 0}); });
-  }
-  template <class T>
-  op_ref after(const value<T>& made) const {
-    return with([&](detail::step_op& op) { op.after.push_back(detail::handle_access::ref(made)); });
-  }
-
- private:
-  friend class step_graph;
-  template <class...>
-  friend class op_ref;
-  op_ref(detail::step_core* core, index_t op) noexcept
-      : detail::single_value<Outs...>({core->id(), op, 0}), core_(core), op_(op) {}
-  template <class Change>
-  const op_ref& with(const Change& change) const {
-    change(core_->op(op_));
-    return *this;
-  }
-
-  detail::step_core* core_;
-  index_t op_;
-};
 
 /// @threads one thread fills it; then concurrent readers are safe
 class step_graph {
@@ -270,6 +209,35 @@ class step_graph {
   [[nodiscard]] std::string_view kind_name(index_t op) const { return core_->op(op).kind_name; }
   [[nodiscard]] op_kind kind(index_t op) const { return core_->op(op).kind; }
   [[nodiscard]] op_role role(index_t op) const { return core_->op(op).role; }
+  /// The object that was given to add() or source(), where its type is Op; else null. It lives as long as a
+  /// graph or a program that has it.
+  ///
+  /// @pre 0 <= op < size()
+  template <class Op>
+  [[nodiscard]] const Op* as(index_t op) const noexcept {
+    return type(op) == type_id_of<Op>() ? static_cast<const Op*>(core_->op(op).node->object()) : nullptr;
+  }
+  /// The type of that object; none where a step runs nothing.
+  [[nodiscard]] type_id type(index_t op) const noexcept {
+    const auto& node = core_->op(op).node;
+    return node == nullptr ? type_id() : node->type();
+  }
+  /// What the op's for_each_attribute() visits.
+  [[nodiscard]] attribute_list attributes(index_t op) const { return core_->op(op).attributes(); }
+  /// Values and accesses, one for each element of a list.
+  [[nodiscard]] index_t inputs(index_t op) const { return static_cast<index_t>(core_->op(op).inputs.size()); }
+  /// A value that an op takes. Of an access of a variable: no type, and the number of the variable.
+  ///
+  /// @pre 0 <= op < size(), 0 <= i < inputs(op)
+  [[nodiscard]] any_value input(index_t op, index_t i) const {
+    const detail::step_input& in = core_->op(op).inputs[static_cast<std::size_t>(i)];
+    return {in.from, in.is_variable() ? type_id() : core_->type_of(in.from)};
+  }
+  /// @pre 0 <= op < size(), 0 <= port < outputs(op)
+  [[nodiscard]] any_value output(index_t op, index_t port) const {
+    const detail::port_ref ref{core_->id(), op, port};
+    return {ref, core_->type_of(ref)};
+  }
   /// Whether a step runs it: not a variable, a constant, a placeholder or a stage.
   [[nodiscard]] bool is_run(index_t op) const { return core_->op(op).node != nullptr; }
   [[nodiscard]] double cost(index_t op) const { return core_->op(op).cost; }
@@ -319,6 +287,8 @@ class step_graph {
   [[nodiscard]] const detail::step_core& core() const noexcept { return *core_; }
 
  private:
+  friend class step_editor;
+  explicit step_graph(detail::step_core core) : core_(std::make_unique<detail::step_core>(std::move(core))) {}
   template <class Op, class... Outs, class... In>
   op_ref<Outs...> add_op(std::string_view name, Op op, op_outputs<Outs...>, const In&... inputs) {
     (detail::check_output<Outs>(), ...);

@@ -193,6 +193,10 @@ struct handle_access {
   static variable_access<T> access(const variable<U>& v, variable_use use, index_t window) noexcept {
     return variable_access<T>(v.ref_, v.object_, use, window);
   }
+  template <class T>
+  static variable<T> moved(const variable<T>& v, const port_ref& to) noexcept {
+    return variable<T>(to, v.object_);
+  }
   template <class H>
   static const port_ref& ref(const H& handle) noexcept {
     return handle.ref_;

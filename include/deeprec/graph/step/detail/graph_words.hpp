@@ -11,7 +11,6 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
-#include <deeprec/graph/step/detail/step_nodes.hpp>
 #include <deeprec/graph/step/step_graph.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 
@@ -21,17 +20,12 @@ inline const char* word_of(variable_use use) noexcept {
   static constexpr const char* words[] = {"reads", "writes", "accumulates", "reads (stale)"};
   return words[static_cast<std::size_t>(use)];
 }
-inline attribute_list attributes_of(const step_op& op) {
-  attribute_list all;
-  if (op.node != nullptr) op.node->attributes(all);
-  return all;
-}
 /// "a = 1, b = 2"; empty: none.
 inline std::string attribute_text(const step_op& op) {
   std::string text;
-  for (const auto& [name, held] : attributes_of(op)) {
+  for (const auto& [name, held] : op.attributes()) {
     if (!text.empty()) text += ", ";
-    (text += name) += " = " + held;
+    (text += name) += " = " + held.text();
   }
   return text;
 }

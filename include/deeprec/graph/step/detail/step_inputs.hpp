@@ -15,6 +15,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
+#include <deeprec/graph/step/type_id.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -25,6 +26,7 @@ struct step_input {
   std::size_t bytes = 0;                  // of the object
   variable_use use = variable_use::read;  // of a variable
   index_t window = 1;                     // of a stale read
+  type_id type{};                         // of the object
   [[nodiscard]] bool is_variable() const noexcept { return object != nullptr; }
   [[nodiscard]] std::uintptr_t begin() const noexcept { return reinterpret_cast<std::uintptr_t>(object); }
   [[nodiscard]] std::uintptr_t end() const noexcept { return begin() + bytes; }
@@ -81,7 +83,7 @@ struct input_of<variable_access<T>> {
   using argument = T&;
   static void cells(const variable_access<T>& v, std::vector<step_input>& to) {
     to.push_back({handle_access::ref(v), handle_access::object(v), sizeof(T), handle_access::use(v),
-                  handle_access::window(v)});
+                  handle_access::window(v), type_id_of<std::remove_const_t<T>>()});
   }
 };
 

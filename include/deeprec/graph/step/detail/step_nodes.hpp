@@ -7,9 +7,9 @@
 #pragma once
 
 #include <array>
-#include <charconv>
 #include <concepts>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,40 +17,24 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/graph/step/detail/step_inputs.hpp>
+#include <deeprec/graph/step/op_attribute.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
+#include <deeprec/graph/step/type_id.hpp>
 #include <deeprec/plan/task_plan.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-
-/// Names and values, as text: of a number the shortest one that reads as the same number.
-using attribute_list = std::vector<std::pair<std::string, std::string>>;
 
 struct attribute_taker {
   attribute_list& to;
   template <class T>
   void operator()(std::string_view name, const T& v) const {
-    if constexpr (std::is_convertible_v<const T&, std::string_view>) {
-      to.emplace_back(name, std::string_view(v));
-    } else if constexpr (std::same_as<T, bool>) {
-      to.emplace_back(name, v ? "true" : "false");
-    } else {
-      static_assert(std::is_arithmetic_v<T>,
-                    "deeprec::step_graph: an attribute of an op is no number and no text. Fix: visit(name, "
-                    "value) with an integer, a floating-point number or a string");
-      if constexpr (std::is_floating_point_v<T>) {
-        char text[64];
-        to.emplace_back(name, std::string(text, std::to_chars(text, text + sizeof text, v).ptr));
-      } else {
-        to.emplace_back(name, std::to_string(v));
-      }
-    }
+    to.push_back({std::string(name), attribute_value(v)});
   }
 };
 
@@ -92,6 +76,9 @@ class step_node {
   virtual index_t add_to(task_list& list, std::string_view name, std::size_t first_cell,
                          std::span<const index_t> after, double cost) const = 0;
   virtual void attributes(attribute_list&) const {}
+  /// What was given to add() or source().
+  [[nodiscard]] virtual type_id type() const noexcept = 0;
+  [[nodiscard]] virtual const void* object() const noexcept = 0;
 };
 
 /// A task of a plan: tasks of one type of op stand side by side.
@@ -171,6 +158,8 @@ class op_node<Op, std::tuple<In...>, op_outputs<Out...>> final : public step_nod
     const attribute_taker take{to};
     if constexpr (requires { op_.for_each_attribute(take); }) op_.for_each_attribute(take);
   }
+  [[nodiscard]] type_id type() const noexcept override { return type_id_of<Op>(); }
+  [[nodiscard]] const void* object() const noexcept override { return std::addressof(op_); }
 
  private:
   template <std::size_t... Input, std::size_t... Output>
@@ -251,6 +240,8 @@ class source_node final : public step_node {
         },
         after, cost);
   }
+  [[nodiscard]] type_id type() const noexcept override { return type_id_of<F>(); }
+  [[nodiscard]] const void* object() const noexcept override { return std::addressof(f_); }
 
  private:
   static status ended() {

@@ -19,6 +19,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/graph/step/type_id.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -47,6 +48,7 @@ struct value_parts {
 
 /// What a state of a step needs of the type of a value.
 struct value_type {
+  type_id type;
   std::size_t size;
   std::size_t alignment;
   void (*make)(void* place, std::pmr::memory_resource* memory, const void* constant);
@@ -134,15 +136,19 @@ constexpr auto place_of() -> void (*)(void*, std::span<std::byte>) {
 
 /// Of a local: made by a function, which stands in the place of a constant.
 template <class T>
-inline constexpr value_type type_of_local{
-    sizeof(T), alignof(T),
-    [](void* place, std::pmr::memory_resource*, const void* make) {
-      ::new (place) T((*static_cast<const std::function<T()>*>(make))());
-    },
-    [](void* place) { static_cast<T*>(place)->~T(); }, [](const void*) { return std::int64_t{sizeof(T)}; }};
+inline constexpr value_type type_of_local{type_id_of<T>(),
+                                          sizeof(T),
+                                          alignof(T),
+                                          [](void* place, std::pmr::memory_resource*, const void* make) {
+                                            ::new (place)
+                                                T((*static_cast<const std::function<T()>*>(make))());
+                                          },
+                                          [](void* place) { static_cast<T*>(place)->~T(); },
+                                          [](const void*) { return std::int64_t{sizeof(T)}; }};
 
 template <class T, bool Constant>
 inline constexpr value_type type_of_value{
+    type_id_of<T>(),
     sizeof(T),
     alignof(T),
     [](void* place, [[maybe_unused]] std::pmr::memory_resource* memory,
