@@ -280,18 +280,23 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/ir/graph_adaptor.hpp
     include/deeprec/graph/ir/op_info.hpp
     include/deeprec/graph/passes/apply_cut.hpp
+    include/deeprec/graph/passes/assign_streams.hpp
     include/deeprec/graph/passes/detail/cut_problem.hpp
     include/deeprec/graph/passes/detail/cut_rewriter.hpp
     include/deeprec/graph/passes/detail/cut_search.hpp
     include/deeprec/graph/passes/detail/cut_words.hpp
     include/deeprec/graph/passes/detail/list_stages.hpp
     include/deeprec/graph/passes/detail/max_flow.hpp
+    include/deeprec/graph/passes/detail/op_words.hpp
     include/deeprec/graph/passes/detail/stage_pairs.hpp
     include/deeprec/graph/passes/detail/stage_region.hpp
+    include/deeprec/graph/passes/detail/stream_wishes.hpp
     include/deeprec/graph/passes/explain_cut.hpp
+    include/deeprec/graph/passes/explain_streams.hpp
     include/deeprec/graph/passes/smart_stage.hpp
     include/deeprec/graph/passes/stage_cut.hpp
     include/deeprec/graph/passes/staged_graph.hpp
+    include/deeprec/graph/passes/stream_assignment.hpp
     include/deeprec/graph/step/any_value.hpp
     include/deeprec/graph/step/describe_graph.hpp
     include/deeprec/graph/step/detail/graph_edit.hpp

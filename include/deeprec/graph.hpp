@@ -5,10 +5,13 @@
 #include <deeprec/graph/ir/graph_adaptor.hpp>
 #include <deeprec/graph/ir/op_info.hpp>
 #include <deeprec/graph/passes/apply_cut.hpp>
+#include <deeprec/graph/passes/assign_streams.hpp>
 #include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/explain_streams.hpp>
 #include <deeprec/graph/passes/smart_stage.hpp>
 #include <deeprec/graph/passes/stage_cut.hpp>
 #include <deeprec/graph/passes/staged_graph.hpp>
+#include <deeprec/graph/passes/stream_assignment.hpp>
 #include <deeprec/graph/step/any_value.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>

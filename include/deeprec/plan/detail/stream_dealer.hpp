@@ -235,30 +235,49 @@ class stream_dealer {
         bonds[of(v) * m + of(u)].saved += 1;
       }
     }
+    // Of each group the best one behind it to join with; m: none. Only those are compared that a join changes.
     std::vector<bool> gone(m);
+    std::vector<std::size_t> best(m, m);
+    const auto better = [&](std::size_t a, std::size_t b, std::size_t than_a, std::size_t than_b) {
+      const bond& x = bonds[a * m + b];
+      const bond& y = bonds[than_a * m + than_b];
+      if (x.lost != y.lost) return x.lost < y.lost;
+      if (x.saved != y.saved) return x.saved > y.saved;
+      return load[a] + load[b] < load[than_a] + load[than_b];
+    };
+    const auto pinned = [&](std::size_t g) { return pin_[count(find(groups[g]))] >= 0; };
+    const auto look = [&](std::size_t a) {
+      best[a] = m;
+      for (std::size_t b = a + 1; b < m; ++b) {
+        if (gone[b] || (pinned(a) && pinned(b))) continue;
+        if (best[a] == m || better(a, b, a, best[a])) best[a] = b;
+      }
+    };
+    for (std::size_t a = 0; a < m; ++a) look(a);
     for (std::size_t left = m; left > count(streams_); --left) {
-      std::size_t best_a = m, best_b = m;
-      const auto better = [&](std::size_t a, std::size_t b) {
-        if (best_a == m) return true;
-        const bond& x = bonds[a * m + b];
-        const bond& y = bonds[best_a * m + best_b];
-        if (x.lost != y.lost) return x.lost < y.lost;
-        if (x.saved != y.saved) return x.saved > y.saved;
-        return load[a] + load[b] < load[best_a] + load[best_b];
-      };
+      std::size_t to = m;
       for (std::size_t a = 0; a < m; ++a) {
-        for (std::size_t b = a + 1; b < m && !gone[a]; ++b) {
-          const bool pinned = pin_[count(find(groups[a]))] >= 0 && pin_[count(find(groups[b]))] >= 0;
-          if (!gone[b] && !pinned && better(a, b)) best_a = a, best_b = b;
+        if (!gone[a] && best[a] < m && (to == m || better(a, best[a], to, best[to]))) to = a;
+      }
+      const std::size_t from = best[to];
+      join(groups[to], groups[from]);
+      gone[from] = true;
+      load[to] += load[from];
+      for (std::size_t c = 0; c < m; ++c) {
+        for (bond* into : {&bonds[to * m + c], &bonds[c * m + to]}) {
+          into->lost += bonds[from * m + c].lost;
+          into->saved += bonds[from * m + c].saved;
         }
       }
-      join(groups[best_a], groups[best_b]);
-      gone[best_b] = true;
-      load[best_a] += load[best_b];
-      for (std::size_t c = 0; c < m; ++c) {
-        for (bond* into : {&bonds[best_a * m + c], &bonds[c * m + best_a]}) {
-          into->lost += bonds[best_b * m + c].lost;
-          into->saved += bonds[best_b * m + c].saved;
+      look(to);
+      for (std::size_t c = 0; c < from; ++c) {
+        if (gone[c] || c == to) continue;
+        if (best[c] == from || best[c] == to) {
+          look(c);
+        } else if (c < to && !(pinned(c) && pinned(to)) &&
+                   (best[c] == m || better(c, to, c, best[c]) ||
+                    (to < best[c] && !better(c, best[c], c, to)))) {
+          best[c] = to;  // of equal ones the first
         }
       }
     }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,13 +10,15 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/passes/detail/op_words.hpp>
 #include <deeprec/graph/passes/stage_cut.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 class cut_words {
  public:
-  cut_words(const flat_graph& g, const stage_cut& cut, index_t most) : g_(g), cut_(cut), most_(most) {}
+  cut_words(const flat_graph& g, const stage_cut& cut, index_t most)
+      : g_(g), cut_(cut), most_(most), words_{g, most} {}
 
   /// What keeps an op behind the cut; empty where it is not, or where nothing does.
   std::string reason(index_t op) {
@@ -51,26 +52,10 @@ class cut_words {
 
  private:
   static std::size_t at(index_t i) noexcept { return static_cast<std::size_t>(i); }
-  [[nodiscard]] std::string named(index_t op) const {
-    return g_.name(op).empty() ? "op " + std::to_string(op) : "'" + std::string(g_.name(op)) + "'";
-  }
-  static std::string number(double x) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.4g", x);
-    return text;
-  }
-  static std::string counted(index_t n, const char* what) {
-    return std::to_string(n) + ' ' + what + (n == 1 ? "" : "s");
-  }
-  // "'a', 'b' and 7 more"
-  std::string listed(const std::vector<index_t>& ops) const {
-    std::string text;
-    for (std::size_t i = 0; i < ops.size() && static_cast<index_t>(i) < most_; ++i)
-      text += (i == 0 ? "" : ", ") + named(ops[i]);
-    if (static_cast<index_t>(ops.size()) > most_)
-      text += " and " + std::to_string(static_cast<index_t>(ops.size()) - most_) + " more";
-    return text;
-  }
+  static std::string number(double x) { return op_words::number(x); }
+  static std::string counted(index_t n, const char* what) { return op_words::counted(n, what); }
+  [[nodiscard]] std::string named(index_t op) const { return words_.named(op); }
+  [[nodiscard]] std::string listed(const std::vector<index_t>& ops) const { return words_.listed(ops); }
 
   void say_stage(index_t stage) {
     std::vector<index_t> moved;
@@ -167,6 +152,7 @@ class cut_words {
   const flat_graph& g_;
   const stage_cut& cut_;
   index_t most_;
+  op_words words_;
   std::string text_;
 };
 
