@@ -298,7 +298,10 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/passes/staged_graph.hpp
     include/deeprec/graph/passes/stream_assignment.hpp
     include/deeprec/graph/step/any_value.hpp
+    include/deeprec/graph/step/async_embedding.hpp
+    include/deeprec/graph/step/async_graph.hpp
     include/deeprec/graph/step/describe_graph.hpp
+    include/deeprec/graph/step/detail/async_embedding_pass.hpp
     include/deeprec/graph/step/detail/graph_edit.hpp
     include/deeprec/graph/step/detail/graph_words.hpp
     include/deeprec/graph/step/detail/lane_plan.hpp

@@ -13,6 +13,8 @@
 #include <deeprec/graph/passes/staged_graph.hpp>
 #include <deeprec/graph/passes/stream_assignment.hpp>
 #include <deeprec/graph/step/any_value.hpp>
+#include <deeprec/graph/step/async_embedding.hpp>
+#include <deeprec/graph/step/async_graph.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
 #include <deeprec/graph/step/op_attribute.hpp>

@@ -21,7 +21,9 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/graph/step/detail/stale_reads.hpp>
 #include <deeprec/graph/step/detail/step_nodes.hpp>
+#include <deeprec/graph/step/op_attribute.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
+#include <deeprec/graph/step/type_id.hpp>
 #include <deeprec/plan/task_list.hpp>
 #include <deeprec/schedule/stale_window.hpp>
 
@@ -129,6 +131,8 @@ class updating_node final : public step_node {
     return list.add(name, node_task<updating_node>{this, first_cell}, after, cost);
   }
   void attributes(attribute_list& to) const override { op_->attributes(to); }
+  [[nodiscard]] type_id type() const noexcept override { return op_->type(); }
+  [[nodiscard]] const void* object() const noexcept override { return op_->object(); }
 
  private:
   std::shared_ptr<const step_node> op_;
