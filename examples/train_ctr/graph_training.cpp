@@ -19,6 +19,7 @@
 #include <deeprec/core/trace.hpp>
 #include <deeprec/graph/passes/explain_cut.hpp>
 #include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/step/async_embedding.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
 #include <deeprec/graph/step/plan_memory.hpp>
@@ -124,6 +125,24 @@ void settle(const graph_step_of<Source>& step) {
   throw failure(wrong.what());
 }
 
+/// The step with its lookups ahead; what it is, in words.
+template <class Source>
+std::string look_up_ahead(graph_step_of<Source>& step, index_t window) {
+  deeprec::async_graph made = async_embedding(step.graph, {.window = window}).or_throw();
+  std::vector<part> parts(static_cast<std::size_t>(made.graph.size()), part::read);
+  for (std::size_t op = 0; op < step.parts.size(); ++op) {
+    const index_t to = made.moved.op(static_cast<index_t>(op));
+    if (to >= 0) parts[static_cast<std::size_t>(to)] = step.parts[op];
+  }
+  step.parts = std::move(parts);
+  step.source = *made.moved(step.source);
+  step.logits = *made.moved(step.logits);
+  step.labels = *made.moved(step.labels);
+  std::string words = explain(made);
+  step.graph = std::move(made.graph);
+  return words;
+}
+
 }  // namespace
 
 template <class Source>
@@ -133,6 +152,7 @@ class graph_training<Source>::body {
       : how_(how),
         scratch_(how.memory_plan, 1, how.threads),
         step_(make([this](Source& rows) { return read(rows); })),
+        lookups_(how.async_window > 0 ? look_up_ahead(step_, how.async_window) : std::string()),
         flat_(step_.graph.flat().or_throw()) {
     cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
     const deeprec::sample_cut samples =
@@ -250,11 +270,13 @@ class graph_training<Source>::body {
       text += "         ahead:" + ahead + share + "\n";
     }
     text += "         in the step:" + behind + "\n" + "         time: " + time_by_kind() + "\n";
-    if (!how_.smart_stage) return text;
-    // The same cut, with what was measured.
-    const deeprec::flat_graph measured = step_.graph.flat().or_throw();
-    const deeprec::stage_rule rule = deeprec::stage_rule::farthest;
-    std::string words = deeprec::explain(measured, smart_stage(measured, {.rule = rule}).or_throw());
+    if (!how_.smart_stage && lookups_.empty()) return text;
+    std::string words = lookups_;
+    if (how_.smart_stage) {  // the same cut, with what was measured
+      const deeprec::flat_graph measured = step_.graph.flat().or_throw();
+      const deeprec::stage_rule rule = deeprec::stage_rule::farthest;
+      words = deeprec::explain(measured, smart_stage(measured, {.rule = rule}).or_throw());
+    }
     for (std::size_t at = 0; at < words.size(); at = words.find('\n', at) + 1) {
       words.insert(at, "         ");
       if (words.find('\n', at) == std::string::npos) break;
@@ -319,6 +341,7 @@ class graph_training<Source>::body {
   step_scratch scratch_;
   memory_use values_{};
   graph_step_of<Source> step_;
+  std::string lookups_;  // that run ahead, in words
   deeprec::flat_graph flat_;
   deeprec::stage_cut cut_;
   std::optional<deeprec::trace_recorder> recorder_;

@@ -60,16 +60,21 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
   app.add_option(
+         "--async-embedding", o.async_embedding,
+         "of a graph's step: its lookups run ahead, and batch t is looked up with the updates up to t - "
+         "W; 1: synchronous; 0: in the step")
+      ->check(CLI::Range(0, 256))
+      ->capture_default_str();
+  app.add_option(
          "--micro-batch", o.micro_batch,
          "parts of a batch, with one update: one is looked up while the one before is computed; 1: the whole "
          "batch, call by call; 0: parts of at most 128 samples, each on one thread (with "
          "--stale-window: as 1)")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
-  app.add_option(
-         "--step", o.step,
-         "direct: the calls of a step one after the other; graph: its ops, as --smart-stage, --trace and "
-         "--graph need it (default: direct)")
+  app.add_option("--step", o.step,
+                 "direct: the calls of a step one after the other; graph: its ops, as --smart-stage, "
+                 "--async-embedding, --trace and --graph need it (default: direct)")
       ->check(CLI::IsMember({"direct", "graph"}));
   app.add_flag("--smart-stage", o.smart_stage,
                "run all that no weight has a part in ahead of the step: decode, hash, bucket");
@@ -219,12 +224,22 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return wrong("--trace and --graph are for one --model");
   }
   if (o.step == "direct" && o.is_graph()) {
-    return wrong("--smart-stage, --trace and --graph need --step graph");
+    return wrong("--smart-stage, --async-embedding, --trace and --graph need --step graph");
   }
   if (o.is_graph() && (o.stale_window > 0 || o.micro_batch > 1)) {
     return wrong(
         "--stale-window and --micro-batch are not for --step graph, nor for --smart-stage, "
-        "--trace and --graph");
+        "--async-embedding, --trace and --graph");
+  }
+  if (o.async_embedding > 0 && o.smart_stage) {
+    return wrong("--async-embedding is not for --smart-stage: what lookups need runs ahead with them");
+  }
+  if (o.async_embedding > 0 && o.has_raw_keys()) {
+    return wrong(
+        "--async-embedding is not for --keys raw: keys are admitted before the lookup of their step");
+  }
+  if (o.async_embedding > 0 && o.prefetch == 0) {
+    return wrong("--async-embedding needs a thread: --prefetch above 0");
   }
   if (o.smart_stage && o.prefetch == 0) {
     return wrong("--smart-stage needs a thread: --prefetch above 0");
@@ -249,6 +264,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   }
   if (o.save_every > 0 && o.stale_window > 0) {
     return wrong("--save-every is not for --stale-window: lookups are on their way");
+  }
+  if (o.save_every > 0 && o.async_embedding > 1) {
+    return wrong("--save-every is not for --async-embedding: lookups are on their way");
   }
   if (!o.test.empty() && o.data.empty()) {
     return wrong("--test needs --data");

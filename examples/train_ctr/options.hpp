@@ -20,6 +20,7 @@ struct options {
   index_t steps = 0;
   int threads = 0;
   index_t stale_window = 0;
+  index_t async_embedding = 0;
   index_t micro_batch = 0;
   int prefetch = 16;  // a few milliseconds of reading, so that not every batch wakes a thread
   std::uint64_t seed = 1;
@@ -44,7 +45,7 @@ struct options {
   std::string test_rows;  // file for the rows that test histories
   bool no_attention = false, validate = false;
   float temperature = 0;  // 0: the model's default
-  std::string step;       // "graph", "direct"; empty: the former where one of the next three is set
+  std::string step;       // "graph", "direct"; empty: the former where what needs it is set
   bool smart_stage = false;
   bool memory_plan = false;
   std::string trace, graph;
@@ -57,7 +58,7 @@ struct options {
 
   [[nodiscard]] bool has_raw_keys() const { return keys == "raw"; }
   [[nodiscard]] bool is_graph() const {
-    return step == "graph" || smart_stage || !trace.empty() || !graph.empty();
+    return step == "graph" || smart_stage || async_embedding > 0 || !trace.empty() || !graph.empty();
   }
 };
 

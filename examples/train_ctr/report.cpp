@@ -142,6 +142,7 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
                         {"smart_stage", o.smart_stage},
                         {"prefetch", o.prefetch},
                         {"stale_window", o.stale_window},
+                        {"async_embedding", o.async_embedding},
                         {"micro_batch", o.micro_batch},
                         {"memory_plan", o.memory_plan},
                         {"batch_size", o.batch_size},

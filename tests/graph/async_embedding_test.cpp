@@ -2,8 +2,8 @@
 // t - W.
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
-#include <deeprec/graph/step/async_embedding.hpp>
 #include <deeprec/graph/passes/smart_stage.hpp>
+#include <deeprec/graph/step/async_embedding.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/staged_program.hpp>
 #include <deeprec/graph/step/step_graph.hpp>
@@ -70,11 +70,14 @@ struct model {
     user = g.add<word>("look up users", look_up{}, hashed, g.read(u));
     other = g.add<word>("look up items", look_up{}, read, g.read(i));
     loss = g.add<word>(
-        "forward", [](word a, word b, word raw, word weight, word& out) { out = mixed(a + 3 * b + raw) * weight; },
-        user, other, read, g.read(w));
-    update_users = g.add("update users", update{}, hashed, loss, g.write(u)).role(op_role::apply).target().op();
+        "forward",
+        [](word a, word b, word raw, word weight, word& out) { out = mixed(a + 3 * b + raw) * weight; }, user,
+        other, read, g.read(w));
+    update_users =
+        g.add("update users", update{}, hashed, loss, g.write(u)).role(op_role::apply).target().op();
     g.add("update items", update{}, read, loss, g.accumulate(i)).role(op_role::apply).target();
-    g.add("tower step", [](word gradient, word& weight) { weight = weight * 5 + gradient; }, loss, g.write(w))
+    g.add(
+         "tower step", [](word gradient, word& weight) { weight = weight * 5 + gradient; }, loss, g.write(w))
         .role(op_role::apply)
         .target();
   }
@@ -195,8 +198,8 @@ TEST_CASE("async_embedding: what it can't do is refused with names, and the grap
   step_graph g;
   const auto v = g.variable("rows", rows);
   const auto id = g.source<word>("read", [](word&) { return false; });
-  const auto admitted = g.add<word>(
-      "admit", [](word in, table& r, word& out) { r[0] = out = in; }, id, g.write(v));
+  const auto admitted =
+      g.add<word>("admit", [](word in, table& r, word& out) { r[0] = out = in; }, id, g.write(v));
   const auto row = g.add<word>("look up", look_up{}, admitted, g.read(v));
   g.add("update", update{}, id, row, g.write(v)).role(op_role::apply).target();
   refused(g, {}, "an op before a cut must not share a variable that changes (op 2 'admit'");

@@ -43,8 +43,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 [[nodiscard]] inline result<async_graph> async_embedding(const step_graph& graph,
                                                          const async_embedding_options& options = {}) {
   if (options.window < 1) {
-    return fault(errc::invalid_value,
-                 "async_embedding: the window must be at least 1 (was " + std::to_string(options.window) + ')');
+    return fault(errc::invalid_value, "async_embedding: the window must be at least 1 (was " +
+                                          std::to_string(options.window) + ')');
   }
   const result<flat_graph> flat = graph.flat();
   if (!flat) return flat.fault();
@@ -63,7 +63,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
     return all;
   };
   if (made.stage < 0)
-    return "async_embedding: a window of 1 is synchronous: " + names(made.lookups) + " stay in the step\n";
+    return "async_embedding: a window of 1 is synchronous, in the step: " + names(made.lookups) + '\n';
   std::string text = "async_embedding: window " + std::to_string(made.window) + ", lookups " +
                      names(made.lookups) + "\n  ahead: " + names(made.ahead) + "\n  across '" +
                      std::string(made.graph.name(made.stage)) + "':";

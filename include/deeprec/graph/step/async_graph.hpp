@@ -12,9 +12,9 @@
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 struct async_embedding_options {
-  index_t window = 2;                          ///< W; 1 is synchronous training
+  index_t window = 2;                           ///< W; 1 is synchronous training
   std::vector<std::string> kinds = {"lookup"};  ///< of the ops that are lookups
-  std::string stage = "async embedding";       ///< the name of the stage behind them
+  std::string stage = "async embedding";        ///< the name of the stage behind them
 };
 
 /// A graph whose lookups run ahead.

@@ -100,7 +100,8 @@ class async_embedding_pass {
       const auto& inputs = g_.op(v).inputs;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         const port_ref& from = inputs[i].from;
-        if (inputs[i].is_variable() || !is_ahead(from.op) || g_.op(from.op).kind == op_kind::constant) continue;
+        if (inputs[i].is_variable() || !is_ahead(from.op) || g_.op(from.op).kind == op_kind::constant)
+          continue;
         const auto [found, is_new] =
             port_of.emplace(std::pair(from.op, from.port), static_cast<index_t>(stage.inputs.size()));
         if (is_new) stage.inputs.push_back({{edit_.edit().core().id(), from.op, from.port}});
@@ -117,7 +118,8 @@ class async_embedding_pass {
   result<async_graph> finish(index_t stage) {
     result<edited_graph> made = edit_.finish();
     if (!made) return made.fault();
-    async_graph out{std::move(made.value().graph), std::move(made.value().moved), options_.window, {}, {}, -1};
+    async_graph out{
+        std::move(made.value().graph), std::move(made.value().moved), options_.window, {}, {}, -1};
     for (const index_t v : lookups_) out.lookups.push_back(out.moved.op(v));
     for (index_t v = 0; stage >= 0 && v < g_.size(); ++v) {
       if (is_ahead(v) && g_.op(v).node != nullptr) out.ahead.push_back(out.moved.op(v));
