@@ -155,8 +155,9 @@ class graph_training<Source>::body {
         lookups_(how.async_window > 0 ? look_up_ahead(step_, how.async_window) : std::string()),
         flat_(step_.graph.flat().or_throw()) {
     cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
-    const deeprec::sample_cut samples =
-        how.by_lanes ? deeprec::by_lanes({}, scratch_.memory()) : deeprec::sample_cut{};
+    const deeprec::sample_cut samples = how.parts == 0   ? deeprec::by_lanes({}, scratch_.memory())
+                                        : how.parts == 1 ? deeprec::sample_cut{}
+                                                         : deeprec::by_parts(how.parts, scratch_.memory());
     std::vector<char> ahead(static_cast<std::size_t>(flat_.size()), 0);
     if (how.prefetch > 0) {
       const deeprec::staged_options options{
@@ -323,7 +324,7 @@ class graph_training<Source>::body {
 
   // After the first step, by whose values it is planned.
   void place_values(deeprec::step_state& state) {
-    if (!how_.memory_plan || how_.by_lanes) return;
+    if (!how_.memory_plan || how_.parts != 1) return;
     const deeprec::value_plan plan =
         staged_ ? plan_memory(*staged_).or_throw() : plan_memory(*alone_, state).or_throw();
     if (staged_) {

@@ -35,7 +35,8 @@ using make_step = std::function<graph_step_of<Source>(reader_of<Source>)>;
 struct graph_options {
   bool smart_stage = false;
   index_t async_window = 0;  ///< of lookups that run ahead; 0: they are in the step
-  bool by_lanes = false;     ///< sample-wise ops run for parts of a batch
+  /// Parts of a batch for which sample-wise ops run; 1: the whole batch, 0: by the number of samples.
+  index_t parts = 1;
   bool memory_plan = false;
   int threads = 1;      ///< of the pool
   int prefetch = 16;    ///< steps between the stage and the rest; 0: no stage

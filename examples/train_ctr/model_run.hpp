@@ -85,7 +85,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   if (o.is_graph() || !stepped_by_hand<Model>) {
     as_graph.emplace(make_graph(graph_use::train), graph_options{.smart_stage = o.smart_stage,
                                                                  .async_window = o.async_embedding,
-                                                                 .by_lanes = o.micro_batch == 0,
+                                                                 .parts = o.micro_batch,
                                                                  .memory_plan = o.memory_plan,
                                                                  .threads = o.threads,
                                                                  .prefetch = o.prefetch,

@@ -67,9 +67,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->capture_default_str();
   app.add_option(
          "--micro-batch", o.micro_batch,
-         "parts of a batch, with one update: one is looked up while the one before is computed; 1: the whole "
-         "batch, call by call; 0: parts of at most 128 samples, each on one thread (with "
-         "--stale-window: as 1)")
+         "parts of a batch, with one update: one is looked up while the one before is computed, or in a "
+         "graph's step each is run by one thread; 1: the whole batch, call by call; 0: parts of at most 128 "
+         "samples, each on one thread (with --stale-window: as 1)")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
   app.add_option("--step", o.step,
@@ -226,10 +226,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (o.step == "direct" && o.is_graph()) {
     return wrong("--smart-stage, --async-embedding, --trace and --graph need --step graph");
   }
-  if (o.is_graph() && (o.stale_window > 0 || o.micro_batch > 1)) {
+  if (o.is_graph() && o.stale_window > 0) {
     return wrong(
-        "--stale-window and --micro-batch are not for --step graph, nor for --smart-stage, "
-        "--async-embedding, --trace and --graph");
+        "--stale-window is not for --step graph, nor for --smart-stage, --async-embedding, --trace and "
+        "--graph");
   }
   if (o.async_embedding > 0 && o.smart_stage) {
     return wrong("--async-embedding is not for --smart-stage: what lookups need runs ahead with them");
@@ -323,8 +323,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   }
   if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");
-  if ((o.stale_window > 0 || o.micro_batch > 1) && any({"deepfm", "dcn"})) {
-    return wrong("--stale-window and --micro-batch are not for deepfm and dcn, whose step is a graph");
+  if (o.stale_window > 0 && any({"deepfm", "dcn"})) {
+    return wrong("--stale-window is not for deepfm and dcn, whose step is a graph: --async-embedding is");
   }
   if (!o.export_to.empty() && o.models.size() != 1) return wrong("--export is for one --model");
   return std::nullopt;

@@ -248,6 +248,70 @@ TEST_CASE("by_lanes: the same bits for any number of threads, and the step of th
   }
 }
 
+TEST_CASE(
+    "by_parts: so many parts, one update with the gradient of the batch, the same bits on any threads") {
+  inline_executor here;
+  for (const with_barrier barrier : {with_barrier::no, with_barrier::yes}) {
+    for (const index_t rows : {0, 1, 2, 5, 31}) {
+      const trained whole = train(here, rows, {}, barrier);
+      CHECK(train(here, rows, {.samples = by_parts(1)}, barrier) == whole);
+      for (const index_t parts : {2, 3, 7, 40}) {
+        CAPTURE(rows);
+        CAPTURE(parts);
+        const trained cut = train(here, rows, {.samples = by_parts(parts)}, barrier);
+        check_close(cut, whole);
+        if (rows > 2 * parts && barrier == with_barrier::no) CHECK_FALSE(cut == whole);  // other sums
+        for (const int threads : {2, 3}) {
+          thread_pool pool(crowd(threads));
+          CHECK(train(pool, rows, {.samples = by_parts(parts)}, barrier) == cut);
+        }
+      }
+    }
+  }
+  std::atomic<int> calls{0}, updates{0};
+  step_graph g;
+  int steps = 0;
+  const auto counter = g.variable("steps", steps);
+  const auto in = g.source<rows_value>("numbers", numbers{.rows = 29, .steps = 3});
+  const auto counted = g.add<rows_value>(
+                            "count",
+                            [&](const rows_value& part, rows_value& out) {
+                              ++calls;
+                              out.refer(part.view());
+                            },
+                            in)
+                           .sample_wise();
+  g.add(
+       "update", [&](const rows_value&, int& n) { n += 1, ++updates; }, counted, g.write(counter))
+      .role(op_role::apply)
+      .target();
+  const step_program program = step_program::compile(g, {.samples = by_parts(4)}).or_throw();
+  step_state state = program.make_state();
+  thread_pool pool(crowd(3));
+  while (program.run(pool, state).or_throw()) {
+  }
+  CHECK(calls.load() == 12);
+  CHECK(updates.load() == 3);
+  CHECK(steps == 3);
+}
+
+TEST_CASE("hazard H20: by_parts refuses a step that it can't cut, and numbers that are none") {
+  step_graph g;
+  const auto in = g.source<rows_value>("numbers", numbers{.rows = 29, .steps = 1});
+  g.add("centre", centre_op{}, in);
+  const auto compiled = step_program::compile(g, {.samples = by_parts(4)});
+  REQUIRE_FALSE(compiled.ok());
+  CHECK(compiled.code() == errc::unsupported);
+  CHECK(compiled.message().find("by_parts: an op of the step must be sample-wise") != std::string::npos);
+  g.add("square", square_op{}, in);
+  CHECK(step_program::compile(g, {.samples = by_parts(4)}).ok());
+  for (const index_t parts : {0, -2}) {
+    CHECK(step_program::compile(g, {.samples = by_parts(parts)}).code() == errc::invalid_value);
+    CHECK(staged_program::compile(g, {.samples = by_parts(parts)}).code() == errc::invalid_value);
+  }
+  CHECK(step_program::compile(g, {.samples = by_lanes({.parts = -1})}).code() == errc::invalid_value);
+}
+
 TEST_CASE("by_lanes: an op of the whole batch between sample-wise ops gets the whole batch") {
   // Integers: nothing is rounded, so that the outputs are those of the whole batch bit by bit.
   thread_pool pool(crowd(3));

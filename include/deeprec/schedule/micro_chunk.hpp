@@ -18,10 +18,13 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 enum class loss_reduction : unsigned char { mean, sum };
 
 /// How a batch is cut where every part runs on one thread, by the number of samples alone.
+///
+///   micro_lanes{.parts = 4}        4 parts, whatever the size of the batch
 struct micro_lanes {
   index_t most = 16;    ///< lanes: threads that share a batch, each with private memory
   index_t fewest = 64;  ///< samples of a part: with fewer, products of matrices lose more than a thread gains
   index_t samples = 128;  ///< of a part at most: its activations stay in a core's caches
+  index_t parts = 0;      ///< of a batch, but no more than samples; 0: by the sizes above
 };
 
 /// Whether each row of the output of a layer, or of an op of a step graph, depends on its row of the input
@@ -77,6 +80,7 @@ struct micro_chunk {
 /// @error   none
 [[nodiscard]] constexpr index_t chunk_count(index_t samples, const micro_lanes& by) noexcept {
   if (samples <= 0) return 0;
+  if (by.parts > 0) return chunk_count(samples, by.parts);
   const index_t share = (samples - 1) / by.most + 1;
   const index_t least = share < by.fewest ? by.fewest : share;
   const index_t rows = least < by.samples ? least : by.samples;

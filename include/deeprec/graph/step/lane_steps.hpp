@@ -45,7 +45,20 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///          of samples
 /// @example @snippet tests/graph/lane_steps_test.cpp by_lanes
 [[nodiscard]] inline sample_cut by_lanes(const micro_lanes& lanes = {}, planned_resource* scratch = nullptr) {
-  return {lanes, scratch, &detail::lane_cutter::make};
+  return {.lanes = lanes, .scratch = scratch, .make = &detail::lane_cutter::make};
+}
+/// The same with batches in so many parts: DeepRec's auto micro batch. Gradients are summed, and what changes
+/// a variable runs once for the batch.
+///
+/// @param parts  a smaller batch has as many as samples
+/// @numerics those of by_lanes(); for one part the bits of the whole batch
+/// @cost    as by_lanes(); with fewer parts than threads some have no work
+/// @threads reentrant
+/// @error   as by_lanes(); compile() returns invalid_value for parts below 1, and unsupported where no op is
+///          sample-wise
+[[nodiscard]] inline sample_cut by_parts(index_t parts, planned_resource* scratch = nullptr) {
+  return {
+      .lanes = {.parts = parts}, .must_cut = true, .scratch = scratch, .make = &detail::lane_cutter::make};
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -248,7 +248,7 @@ class step_editor {
     number.resize(static_cast<std::size_t>(edit_.first_size()));
     out.graph = step_graph(std::move(made));
     if (result<void> fine = out.graph.check(); !fine) return fine.fault();
-    return out;
+    return {std::move(out)};  // nvcc would copy it
   }
 
   /// For passes of this library.

@@ -45,9 +45,10 @@ namespace detail {
 struct state_access;
 }  // namespace detail
 
-/// How ops that are sample-wise run: on whole batches, or as by_lanes() (lane_steps.hpp) has it.
+/// How ops that are sample-wise run: on whole batches, or as by_lanes() and by_parts() (lane_steps.hpp) have it.
 struct sample_cut {
   micro_lanes lanes{};
+  bool must_cut = false;  ///< a graph without sample-wise ops is refused
   /// Scratch memory of parts, from its lanes. Null: from the context's resource.
   planned_resource* scratch = nullptr;
   /// Makes a cutter for the ops `here`, by number; null where none of them is sample-wise.

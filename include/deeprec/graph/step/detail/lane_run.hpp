@@ -187,8 +187,12 @@ class lane_cutter final : public step_cutter {
         return status(errc::invalid_value, "by_lanes: members of micro_lanes must be at least 1", {.is = of});
       }
     }
+    if (lanes.parts < (cut.must_cut ? 1 : 0))
+      return status(errc::invalid_value, "by_parts: parts must be at least 1", {.is = lanes.parts});
     result<std::vector<lane_level>> levels = lane_plan(g, flat, *layout, here).make(order);
     if (!levels) return levels.fault();
+    if (levels.value().empty() && cut.must_cut)
+      return status(errc::unsupported, "by_parts: an op of the step must be sample-wise");
     std::unique_ptr<step_cutter> cutter;
     if (!levels.value().empty()) {
       cutter = std::make_unique<lane_cutter>(
