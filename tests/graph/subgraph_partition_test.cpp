@@ -323,6 +323,65 @@ TEST_CASE("subgraph_partition: a value crosses once to a call, however many ops 
   CHECK(made.separate.bytes == 800 + 5 * 64);
 }
 
+TEST_CASE(
+    "subgraph_partition: calls follow the longest chain of calls, and a value is made in the call that needs "
+    "it") {
+  // Of servers b and a: b > a, and a > b > a > b. The second chain is made of as many calls as both are.
+  flat_graph_builder chains;
+  const index_t tables[] = {chains.add({.kind = op_kind::variable}), chains.add({.kind = op_kind::variable})};
+  const std::vector<variable_owner> owners{{tables[0], 0}, {tables[1], 1}};
+  for (const auto& chain : {std::vector<int>{0, 1}, std::vector<int>{1, 0, 1, 0}}) {
+    index_t last = -1;
+    for (const int server : chain) {
+      const index_t v = chains.add({.effects = op_effects::reads});
+      chains.connect(tables[server], 0, v, 0);
+      if (last >= 0) chains.connect(last, 0, v, 1, 8);
+      last = v;
+    }
+  }
+  const flat_graph g = chains.build().or_throw();
+  const graph_parts made = subgraph_partition(g, 2, owners).or_throw();
+  CHECK(part_oracle(g, 2, owners).fault(made) == "");
+  CHECK(made.parts.size() == 4);
+
+  // `late` could run in the first call, and only the second one needs what it makes.
+  flat_graph_builder b;
+  const index_t table = b.add({.kind = op_kind::variable});
+  const index_t first = b.add({.effects = op_effects::reads}), late = b.add({.effects = op_effects::reads});
+  const index_t mlp = b.add({.place = op_place::device});
+  const index_t update = b.add({.effects = op_effects::writes});
+  for (const index_t v : {first, late, update}) b.connect(table, 0, v, 0);
+  b.connect(first, 0, mlp, 0, 10);
+  b.connect(mlp, 0, update, 1, 10);
+  b.connect(late, 0, update, 2, 1000);
+  b.control(late, update);
+  const flat_graph two = b.build().or_throw();
+  const graph_parts calls = subgraph_partition(two, 1, {{table, 0}}).or_throw();
+  CHECK(part_oracle(two, 1, {{table, 0}}).fault(calls) == "");
+  CHECK(calls.part[static_cast<std::size_t>(late)] == 1);
+  CHECK(calls.traffic.bytes == 20);
+}
+
+TEST_CASE("subgraph_partition: two calls become one where all that keeps them apart moves") {
+  flat_graph_builder b;
+  const index_t table = b.add({.kind = op_kind::variable});
+  const index_t first = b.add({.effects = op_effects::reads}), last = b.add({.effects = op_effects::writes});
+  for (const index_t v : {first, last}) b.connect(table, 0, v, 0);
+  std::vector<index_t> between;
+  for (index_t i = 0; i < 3; ++i) {
+    between.push_back(b.add({.cost = 10}));
+    b.connect(first, 0, between.back(), 0, 8);
+    b.connect(between.back(), 0, last, 1 + i, 8);
+  }
+  const flat_graph g = b.build().or_throw();
+  const partition_options dear{.cost_per_byte = 0.1, .cost_per_message = 100};
+  const graph_parts made = subgraph_partition(g, 1, {{table, 0}}, dear).or_throw();
+  CHECK(made.moved == between);  // each of them alone would only cost
+  CHECK(made.parts.size() == 1);
+  CHECK(made.price == 230);
+  CHECK(made.unmoved_price == doctest::Approx(400 + 0.1 * (8 + 24)));
+}
+
 TEST_CASE("subgraph_partition: what is wrong is refused by name") {
   flat_graph_builder b;
   const index_t a = b.add({.name = "a", .kind = op_kind::variable});
