@@ -288,15 +288,22 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/passes/detail/list_stages.hpp
     include/deeprec/graph/passes/detail/max_flow.hpp
     include/deeprec/graph/passes/detail/op_words.hpp
+    include/deeprec/graph/passes/detail/part_calls.hpp
+    include/deeprec/graph/passes/detail/part_rules.hpp
+    include/deeprec/graph/passes/detail/part_search.hpp
+    include/deeprec/graph/passes/detail/part_writer.hpp
     include/deeprec/graph/passes/detail/stage_pairs.hpp
     include/deeprec/graph/passes/detail/stage_region.hpp
     include/deeprec/graph/passes/detail/stream_wishes.hpp
     include/deeprec/graph/passes/explain_cut.hpp
+    include/deeprec/graph/passes/explain_parts.hpp
     include/deeprec/graph/passes/explain_streams.hpp
+    include/deeprec/graph/passes/graph_parts.hpp
     include/deeprec/graph/passes/smart_stage.hpp
     include/deeprec/graph/passes/stage_cut.hpp
     include/deeprec/graph/passes/staged_graph.hpp
     include/deeprec/graph/passes/stream_assignment.hpp
+    include/deeprec/graph/passes/subgraph_partition.hpp
     include/deeprec/graph/step/any_value.hpp
     include/deeprec/graph/step/async_embedding.hpp
     include/deeprec/graph/step/async_graph.hpp

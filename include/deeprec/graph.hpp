@@ -7,11 +7,14 @@
 #include <deeprec/graph/passes/apply_cut.hpp>
 #include <deeprec/graph/passes/assign_streams.hpp>
 #include <deeprec/graph/passes/explain_cut.hpp>
+#include <deeprec/graph/passes/explain_parts.hpp>
 #include <deeprec/graph/passes/explain_streams.hpp>
+#include <deeprec/graph/passes/graph_parts.hpp>
 #include <deeprec/graph/passes/smart_stage.hpp>
 #include <deeprec/graph/passes/stage_cut.hpp>
 #include <deeprec/graph/passes/staged_graph.hpp>
 #include <deeprec/graph/passes/stream_assignment.hpp>
+#include <deeprec/graph/passes/subgraph_partition.hpp>
 #include <deeprec/graph/step/any_value.hpp>
 #include <deeprec/graph/step/async_embedding.hpp>
 #include <deeprec/graph/step/async_graph.hpp>

@@ -235,7 +235,7 @@ class stream_dealer {
         bonds[of(v) * m + of(u)].saved += 1;
       }
     }
-    // Of each group the best one behind it to join with; m: none. Only those are compared that a join changes.
+    // Of each group the best one behind it to join with; m: none. A join changes few of them.
     std::vector<bool> gone(m);
     std::vector<std::size_t> best(m, m);
     const auto better = [&](std::size_t a, std::size_t b, std::size_t than_a, std::size_t than_b) {
