@@ -11,6 +11,9 @@
 #include <deeprec/graph/passes/staged_graph.hpp>
 #include <deeprec/graph/step/any_value.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
+#include <deeprec/graph/step/fusion/fuse.hpp>
+#include <deeprec/graph/step/fusion/fused_graph.hpp>
+#include <deeprec/graph/step/fusion/step_pattern.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
 #include <deeprec/graph/step/op_attribute.hpp>
 #include <deeprec/graph/step/op_ref.hpp>
