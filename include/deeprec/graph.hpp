@@ -4,6 +4,10 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/ir/graph_adaptor.hpp>
 #include <deeprec/graph/ir/op_info.hpp>
+#include <deeprec/graph/ops/dense_ops.hpp>
+#include <deeprec/graph/ops/fusions.hpp>
+#include <deeprec/graph/ops/lookup_ops.hpp>
+#include <deeprec/graph/ops/matrix_value.hpp>
 #include <deeprec/graph/passes/apply_cut.hpp>
 #include <deeprec/graph/passes/explain_cut.hpp>
 #include <deeprec/graph/passes/smart_stage.hpp>

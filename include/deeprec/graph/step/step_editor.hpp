@@ -8,9 +8,9 @@
 //   state.get(*made.moved(y));                                    the value that is in the place of y
 //
 // While a graph is edited an op keeps its number; finish() gives numbers from 0 to the ops that are left.
-// Numbers say the order of effects, so what is added comes last, unless it is placed. A copy calls the objects
-// of the first graph: a source goes on where it is in either of them, a variable is the same object. A local
-// is an object of each state, and so of each program. Not here: patterns (fusion/fuse.hpp).
+// Numbers say the order of effects, so what is added comes last, unless it is placed. A copy calls the
+// objects of the first graph: a source goes on where it is in either of them, a variable is the same object.
+// A local is an object of each state, and so of each program. Not here: patterns (fusion/fuse.hpp).
 #pragma once
 
 #include <cstddef>

@@ -39,10 +39,10 @@ struct fuse_options {
 /// @cost     O(ops + inputs) for each round, of which there are few, and the search for each op of the type of
 ///           a pattern's last one: its tries, and the ops between the first and the last one of a match
 /// @threads  reentrant
-/// @error    invalid_value, and nothing is made: a pattern, by its name, that has no macro op, whose ops are not
-///           connected, that matches what it makes, alone or with others, or whose macro op leaves an access
-///           of a variable out; as step_graph::flat(), for the graph and for what would have been made. What a
-///           pattern's function and the macro op throw passes through
+/// @error    invalid_value, and nothing is made: a pattern, by its name, that has no macro op, whose ops are
+///           not connected, that matches what it makes, alone or with others, or whose macro op leaves an
+///           access of a variable out; as step_graph::flat(), for the graph and for what would have been made.
+///           What a pattern's function throws passes through
 /// @example  @snippet tests/graph/fuse_test.cpp fuse
 /// @source   DeepRec, optimizer_fusion_engine_impl.cc, whose templates lose interior values that others take
 ///           and try inputs in one order
@@ -55,8 +55,8 @@ struct fuse_options {
   return detail::graph_fuser<>(graph, flat.value()).run(patterns, options.most_refused);
 }
 
-/// All matches of a pattern in a graph, those that overlap as well: the numbers of their ops, by the ops of the
-/// pattern, in the order of their last ops.
+/// All matches of a pattern in a graph, those that overlap as well: the numbers of their ops, by the ops of
+/// the pattern, in the order of their last ops.
 ///
 /// @cost    as one round of fuse()
 /// @threads reentrant

@@ -159,17 +159,17 @@ class step_pattern {
     return access<T>(variable_use::accumulate);
   }
 
-  /// An op of type Op whose inputs are these: values, std::vectors of values, lists, accesses. Its outputs are
-  /// as in step_graph::add().
+  /// An op of type Op whose inputs are these: values, std::vectors of values, lists, accesses. Its outputs
+  /// are as in step_graph::add().
   template <class Op, class... Outs, class... In>
   auto op(const In&... inputs) {
     return add<Op>(detail::outputs_of_op<Op, Outs...>(), inputs...);
   }
 
-  /// What stands in the place of the pattern: the op that make(const pattern_match&) returns, or an optional of
-  /// it, which is empty where the match is none. It takes `inputs`, wildcards of the pattern or std::vectors of them, and its outputs
-  /// are in the place of `outputs`: a value, a std::tuple of values, or std::tuple<>() where the pattern ends
-  /// in an op without outputs. All other values of the pattern are interior.
+  /// What stands in the place of it: the op that make(const pattern_match&) returns, or an optional of
+  /// it, which is empty where the match is none. It takes `inputs`, wildcards of the pattern or std::vectors
+  /// of them, and its outputs are in the place of `outputs`: a value, a std::tuple of values, or
+  /// std::tuple<>() where the pattern ends in an op without outputs. All other values are interior.
   template <class Outputs, class Make, class... In>
   void becomes(const Outputs& outputs, Make make, const In&... inputs) {
     using made = std::invoke_result_t<const Make&, const pattern_match&>;
