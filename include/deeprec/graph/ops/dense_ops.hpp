@@ -2,7 +2,7 @@
 // the layer as one op, which fuse() puts in their place (fusions.hpp).
 //
 //   x ─> matmul ─> add_row ─> activate ─> y            three passes over y
-//   x ─────────────> linear ─────────────> y           one: bias and activation in the tile that was multiplied
+//   x ─────────────> linear ─────────────> y           one: bias and activation where a tile is multiplied
 //
 // Weights and bias are variables whose type converts to the operand of gemm(), such as matrix_view<float>; a
 // variable is the view then, so an op that trains the weights writes that variable.

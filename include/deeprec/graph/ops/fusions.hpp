@@ -27,8 +27,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// matmul, add_row -> linear; linear without an activation, activate -> linear. GELU with erf stays as it is.
 ///
-/// @numerics as gemm() with a bias and an activation beside it: within its bound, and the bits of the ops one by
-///           one where its backend adds the bias behind the sum
+/// @numerics as gemm() with a bias and an activation beside it: within its bound, and the bits of the ops one
+///           by one where its backend adds the bias behind the sum
 /// @cost     O(1)
 /// @threads  reentrant
 /// @error    throws std::bad_alloc
@@ -62,8 +62,8 @@ template <class Weights = matrix_view<float>, class Row = matrix_view<float>>
   return {bias, activation};
 }
 
-/// prune_invalid, [fill_empty_bags,] unique, gather, combine -> fused_lookup; with the rule that drops what the
-/// combiner's lookup drops.
+/// prune_invalid, [fill_empty_bags,] unique, gather, combine -> fused_lookup; with the rule that drops what
+/// the combiner's lookup drops.
 ///
 /// @param    fill  whether the chain fills empty bags
 /// @numerics the bits of the ops one by one

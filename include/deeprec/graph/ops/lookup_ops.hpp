@@ -1,5 +1,5 @@
-// A safe lookup as ops of a step graph: its stages one by one, as a framework's graph has them, and as one op,
-// which fuse() puts in their place (fusions.hpp).
+// A safe lookup as ops of a step graph: its stages one by one, as a framework's graph has them, and as one
+// op, which fuse() puts in their place (fusions.hpp).
 //
 //   bags ─> prune ─> fill ─┬─> unique ─┬─> gather ─> combine ─> out        five passes, (U,D) rows in between
 //                          └───────────┴────────────────^

@@ -208,6 +208,7 @@ class step_editor {
   /// @threads one thread
   /// @error   invalid_value: an op uses an erased one; as step_graph::check(), and then numbers are those of
   ///          the graph that would have been made: a cycle, with the names of its ops. Throws std::bad_alloc
+  /// @example @snippet tests/graph/step_editor_test.cpp step_editor
   [[nodiscard]] result<edited_graph> finish() {
     edit_.follow();
     const detail::step_core& g = graph_.core();

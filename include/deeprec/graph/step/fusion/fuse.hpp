@@ -29,20 +29,20 @@ struct fuse_options {
   index_t most_refused = 32;
 };
 
-/// The graph with macro ops in the place of what the patterns match, until none of them matches: no two matches
-/// overlap, and none is left. Where they would overlap, the earlier pattern comes first, then the match whose
-/// last op comes first in the order of the graph. The first graph is not changed.
+/// The graph with macro ops in the place of what the patterns match, until none of them matches: no two
+/// matches overlap, and none is left. Where they would overlap, the earlier pattern comes first, then the
+/// match whose last op comes first in the order of the graph. The first graph is not changed.
 ///
 /// @post     the ops of `graph` are numbered in an order in which they may run, in that of the first graph
 ///           where there is a choice
 /// @numerics deterministic. Bits are those of the first graph, where each macro op gives those of its ops
-/// @cost     O(ops + inputs) for each round, of which there are few, and the search for each op of the type of
-///           a pattern's last one: its tries, and the ops between the first and the last one of a match
+/// @cost     O(ops + inputs) for each round, of which there are few, and the search for each op of the type
+///           of a pattern's last one: its tries, and the ops between the first and the last one of a match
 /// @threads  reentrant
 /// @error    invalid_value, and nothing is made: a pattern, by its name, that has no macro op, whose ops are
 ///           not connected, that matches what it makes, alone or with others, or whose macro op leaves an
-///           access of a variable out; as step_graph::flat(), for the graph and for what would have been made.
-///           What a pattern's function throws passes through
+///           access of a variable out; as step_graph::flat(), for the graph and for what would have been
+///           made. What a pattern's function throws passes through
 /// @example  @snippet tests/graph/fuse_test.cpp fuse
 /// @source   DeepRec, optimizer_fusion_engine_impl.cc, whose templates lose interior values that others take
 ///           and try inputs in one order

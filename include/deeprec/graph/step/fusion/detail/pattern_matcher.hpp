@@ -1,5 +1,5 @@
-// Finds what a pattern stands for, by trying: an op for the pattern's last one, then the ops beside it, edge by
-// edge, with a step back where one does not fit. Exact: what is found fits, and what fits is found.
+// Finds what a pattern stands for, by trying: an op for the pattern's last one, then the ops beside it, edge
+// by edge, with a step back where one does not fit. Exact: what is found fits, and what fits is found.
 //
 //   pattern   0 scale ─> 1 add <─ w1          plan   1; then 0, which makes input 0 of it
 //   graph     'mul' ─> 'sum' <─ 'bias'        1 = 'sum', inputs as they are: 0 = 'bias'? no. Exchanged: 'mul'
@@ -101,8 +101,8 @@ class pattern_matcher {
     found_.bound.assign(pattern.wild.size(), false);
   }
 
-  /// Calls found(binding) for the matches whose last op is this one, until it returns true; returns whether it
-  /// did. refused(binding, refusal) is called for ops that have the shape and are no match.
+  /// Calls found(binding) for the matches whose last op is this one, until it returns true; returns whether
+  /// it did. refused(binding, refusal) is called for ops that have the shape and are no match.
   template <class Found, class Refused>
   bool search(index_t op, const Found& found, const Refused& refused) {
     const auto last = static_cast<index_t>(pattern_->ops.size()) - 1;
