@@ -279,6 +279,10 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/ir/flat_graph.hpp
     include/deeprec/graph/ir/graph_adaptor.hpp
     include/deeprec/graph/ir/op_info.hpp
+    include/deeprec/graph/ops/dense_ops.hpp
+    include/deeprec/graph/ops/fusions.hpp
+    include/deeprec/graph/ops/lookup_ops.hpp
+    include/deeprec/graph/ops/matrix_value.hpp
     include/deeprec/graph/passes/apply_cut.hpp
     include/deeprec/graph/passes/assign_streams.hpp
     include/deeprec/graph/passes/detail/cut_problem.hpp
@@ -324,6 +328,13 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/step_nodes.hpp
     include/deeprec/graph/step/detail/step_values.hpp
     include/deeprec/graph/step/detail/value_places.hpp
+    include/deeprec/graph/step/fusion/detail/fusion_order.hpp
+    include/deeprec/graph/step/fusion/detail/graph_fuser.hpp
+    include/deeprec/graph/step/fusion/detail/pattern_matcher.hpp
+    include/deeprec/graph/step/fusion/detail/pattern_parts.hpp
+    include/deeprec/graph/step/fusion/fuse.hpp
+    include/deeprec/graph/step/fusion/fused_graph.hpp
+    include/deeprec/graph/step/fusion/step_pattern.hpp
     include/deeprec/graph/step/lane_steps.hpp
     include/deeprec/graph/step/op_attribute.hpp
     include/deeprec/graph/step/op_ref.hpp

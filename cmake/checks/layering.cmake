@@ -30,7 +30,7 @@ set(neighbours_interop serving) # the one exception
 # The rooms of a folder: a room includes itself and what stands before it.
 set(rooms_embedding detail tables growing pooling.hpp kernels resolve.hpp batches lookup training groups files checkpoints)
 set(rooms_dense detail gemm layers interactions losses metrics)
-set(rooms_graph ir passes step)
+set(rooms_graph ir passes step ops)
 
 foreach(header IN LISTS HEADERS)
   if(NOT header MATCHES "/")

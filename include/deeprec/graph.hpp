@@ -4,6 +4,10 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/ir/graph_adaptor.hpp>
 #include <deeprec/graph/ir/op_info.hpp>
+#include <deeprec/graph/ops/dense_ops.hpp>
+#include <deeprec/graph/ops/fusions.hpp>
+#include <deeprec/graph/ops/lookup_ops.hpp>
+#include <deeprec/graph/ops/matrix_value.hpp>
 #include <deeprec/graph/passes/apply_cut.hpp>
 #include <deeprec/graph/passes/assign_streams.hpp>
 #include <deeprec/graph/passes/explain_cut.hpp>
@@ -19,6 +23,9 @@
 #include <deeprec/graph/step/async_embedding.hpp>
 #include <deeprec/graph/step/async_graph.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
+#include <deeprec/graph/step/fusion/fuse.hpp>
+#include <deeprec/graph/step/fusion/fused_graph.hpp>
+#include <deeprec/graph/step/fusion/step_pattern.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
 #include <deeprec/graph/step/op_attribute.hpp>
 #include <deeprec/graph/step/op_ref.hpp>

@@ -11,6 +11,7 @@
 // here: backends (gemm_backend.hpp).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -65,6 +66,10 @@ constexpr const char* to_string(gemm_math math) noexcept {
       return "forced_tf32";
   }
   return "unknown";
+}
+constexpr const char* to_string(gemm_activation activation) noexcept {
+  constexpr const char* names[] = {"none", "relu", "gelu", "gelu_tanh", "sigmoid"};
+  return names[static_cast<std::size_t>(activation)];
 }
 
 /// A matrix_view whose element type is known at run time: float or bf16. Void: const void, or void where

@@ -73,7 +73,7 @@ class op_ref : public detail::single_value<Outs...> {
       : detail::single_value<Outs...>({core->id(), op, 0}), core_(core), op_(op) {}
   template <class Change>
   const op_ref& with(const Change& change) const {
-    change(core_->op(op_));
+    change(core_->change(op_));
     return *this;
   }
 

@@ -7,12 +7,10 @@
 //   edited_graph made = edit.finish().or_throw();                 checked, or refused as a whole
 //   state.get(*made.moved(y));                                    the value that is in the place of y
 //
-// While a graph is edited an op keeps its number; finish() gives numbers from 0 to the ops that are left. The
-// numbers say the order of effects, so what is added comes last, unless it is placed. A copy calls the objects
-// of the first graph: its ops are the same, a source goes on where it is in either of them, a variable is the
-// same object. A local is an object of each state, and so of each program.
-//
-// Not here: patterns (fuse.hpp).
+// While a graph is edited an op keeps its number; finish() gives numbers from 0 to the ops that are left.
+// Numbers say the order of effects, so what is added comes last, unless it is placed. A copy calls the
+// objects of the first graph: a source goes on where it is in either of them, a variable is the same object.
+// A local is an object of each state, and so of each program. Not here: patterns (fusion/fuse.hpp).
 #pragma once
 
 #include <cstddef>
@@ -160,8 +158,8 @@ class step_editor {
     return {};
   }
   /// Puts an op in the place of another one, which is erased: in the order of effects, for those who use its
-  /// values or come after it, with its name, role, place and what it comes after, and as a target and external
-  /// where that is.
+  /// values or come after it, with its name, role, place and what it comes after, and as a target and
+  /// external where that is.
   ///
   /// @pre     0 <= op < graph().size(); `by` was added last and nothing uses it
   /// @cost    as redirect()
@@ -210,6 +208,7 @@ class step_editor {
   /// @threads one thread
   /// @error   invalid_value: an op uses an erased one; as step_graph::check(), and then numbers are those of
   ///          the graph that would have been made: a cycle, with the names of its ops. Throws std::bad_alloc
+  /// @example @snippet tests/graph/step_editor_test.cpp step_editor
   [[nodiscard]] result<edited_graph> finish() {
     edit_.follow();
     const detail::step_core& g = graph_.core();

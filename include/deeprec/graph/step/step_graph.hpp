@@ -172,7 +172,7 @@ class step_graph {
   template <class T>
   void keep(const deeprec::value<T>& v) {
     const detail::port_ref& ref = detail::handle_access::ref(v);
-    if (core_->owns(ref)) core_->op(ref.op).kept.push_back(ref.port);
+    if (core_->owns(ref)) core_->change(ref.op).kept.push_back(ref.port);
   }
 
   /// The user's stage: ops before it may run steps ahead. Hands the values on, each as it was given: one, a
@@ -242,7 +242,7 @@ class step_graph {
   [[nodiscard]] bool is_run(index_t op) const { return core_->op(op).node != nullptr; }
   [[nodiscard]] double cost(index_t op) const { return core_->op(op).cost; }
   /// @pre 0 <= op < size()
-  void set_cost(index_t op, double seconds) { core_->op(op).cost = seconds; }
+  void set_cost(index_t op, double seconds) { core_->change(op).cost = seconds; }
   [[nodiscard]] index_t outputs(index_t op) const {
     return static_cast<index_t>(core_->op(op).outputs.size());
   }
@@ -253,7 +253,7 @@ class step_graph {
   ///
   /// @pre 0 <= op < size(), 0 <= port < outputs(op)
   void set_bytes(index_t op, index_t port, std::int64_t bytes) {
-    core_->op(op).bytes[static_cast<std::size_t>(port)] = bytes;
+    core_->change(op).bytes[static_cast<std::size_t>(port)] = bytes;
   }
 
   /// The ops as arrays, by the same numbers: a variable is an op of its own, an input of an op a port,

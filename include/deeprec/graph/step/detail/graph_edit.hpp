@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -75,7 +76,7 @@ class graph_edit {
   /// @pre followed before the op was added, or f leaves alone what it takes and comes after
   template <class F>
   void change(index_t op, const F& f) {
-    f(core_->op(op));
+    f(core_->change(op));
     seen_ = core_->changes();
   }
   /// Calls f(user, i) for the inputs that are a value, and f(user, -1) for an op that comes after its op,
@@ -87,7 +88,7 @@ class graph_edit {
     number last = -1;
     for (const number user : users_[at(of.op)]) {
       if (is_erased(user) || std::exchange(last, user) == user) continue;
-      const step_op& op = std::as_const(*core_).op(user);
+      const step_op& op = core_->op(user);
       for (std::size_t i = 0; i < op.inputs.size(); ++i) {
         const port_ref& from = op.inputs[i].from;
         if (core_->owns(from) && from.op == of.op && from.port == of.port &&
@@ -101,7 +102,7 @@ class graph_edit {
     return true;
   }
 
-  /// What takes `from` takes `to`, but for the op of `to` itself; the caller reads that, where it reads `from`.
+  /// What takes `from` takes `to`, but for the op of `to` itself, and so does whoever keeps it.
   ///
   /// @pre followed; not the same value
   void redirect(const port_ref& from, const port_ref& to) {
@@ -110,7 +111,7 @@ class graph_edit {
       if (!is_erased(user) && user != to.op) redirect_inputs(user, from, to);
     }
     change(from.op, [&](step_op& op) {
-      if (std::erase(op.kept, from.port) > 0) core_->op(to.op).kept.push_back(to.port);
+      if (std::erase(op.kept, from.port) > 0) core_->change(to.op).kept.push_back(to.port);
     });
     std::vector<origin> moved = held_by(from);
     std::vector<origin>& there = held_.emplace(key(to), held_by(to)).first->second;
@@ -124,15 +125,16 @@ class graph_edit {
     change(op, [&](step_op& it) { it.inputs[at(input)].from = to; });
     users_[at(to.op)].push_back(static_cast<number>(op));
   }
-  /// `op` comes after what `other` comes after.
+  /// `op` comes after what `other` comes after, but for the ops `without`.
   ///
   /// @pre followed
-  void come_after(index_t op, index_t other) {
-    const std::vector<port_ref> all = std::as_const(*core_).op(other).after;
+  void come_after(index_t op, index_t other, std::span<const index_t> without = {}) {
+    const std::vector<port_ref> all = core_->op(other).after;
     for (const port_ref& u : all) {
+      if (std::find(without.begin(), without.end(), u.op) != without.end()) continue;
       if (core_->owns(u)) users_[at(u.op)].push_back(static_cast<number>(op));
+      change(op, [&](step_op& it) { it.after.push_back(u); });
     }
-    change(op, [&](step_op& it) { it.after.insert(it.after.end(), all.begin(), all.end()); });
   }
   /// What comes after `from` comes after `to`.
   ///
@@ -141,8 +143,8 @@ class graph_edit {
     const std::vector<number> users = users_[at(from)];
     for (const number user : users) {
       if (is_erased(user) || user == to) continue;
-      for (std::size_t i = 0; i < std::as_const(*core_).op(user).after.size(); ++i) {
-        const port_ref& u = std::as_const(*core_).op(user).after[i];
+      for (std::size_t i = 0; i < core_->op(user).after.size(); ++i) {
+        const port_ref& u = core_->op(user).after[i];
         if (!core_->owns(u) || u.op != from) continue;
         change(user, [&](step_op& op) { op.after[i] = {core_->id(), to, 0}; });
         users_[at(to)].push_back(user);
@@ -164,7 +166,7 @@ class graph_edit {
   [[nodiscard]] std::vector<std::vector<port_ref>> places() const {
     std::vector<std::vector<port_ref>> made(at(first_));
     for (index_t v = 0; v < first_; ++v) {
-      for (std::size_t p = 0; p < std::as_const(*core_).op(v).outputs.size(); ++p)
+      for (std::size_t p = 0; p < core_->op(v).outputs.size(); ++p)
         made[at(v)].push_back({core_->id(), v, static_cast<index_t>(p)});
     }
     for (const auto& [where, origins] : held_) {
@@ -186,15 +188,15 @@ class graph_edit {
     return {};
   }
   void redirect_inputs(index_t user, const port_ref& from, const port_ref& to) {
-    const std::size_t inputs = std::as_const(*core_).op(user).inputs.size();
+    const std::size_t inputs = core_->op(user).inputs.size();
     for (std::size_t i = 0; i < inputs; ++i) {
-      const port_ref& it = std::as_const(*core_).op(user).inputs[i].from;
+      const port_ref& it = core_->op(user).inputs[i].from;
       if (core_->owns(it) && it.op == from.op && it.port == from.port)
         redirect(user, static_cast<index_t>(i), to);
     }
   }
   void list(index_t v) {
-    const step_op& op = std::as_const(*core_).op(v);
+    const step_op& op = core_->op(v);
     const auto add = [&](const port_ref& from) {
       if (core_->owns(from)) users_[at(from.op)].push_back(static_cast<number>(v));
     };

@@ -60,11 +60,11 @@ class step_core {
 
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(ops_.size()); }
-  [[nodiscard]] step_op& op(index_t i) {
+  [[nodiscard]] const step_op& op(index_t i) const { return ops_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] step_op& change(index_t i) noexcept {
     ++changes_;
     return ops_[static_cast<std::size_t>(i)];
   }
-  [[nodiscard]] const step_op& op(index_t i) const { return ops_[static_cast<std::size_t>(i)]; }
   index_t add(step_op&& op) {
     if (op.name.empty()) op.name = op.kind_name;
     op.bytes.resize(op.outputs.size());
@@ -74,7 +74,7 @@ class step_core {
   [[nodiscard]] bool owns(const port_ref& ref) const noexcept {
     return ref.graph == id_ && 0 <= ref.op && ref.op < size();
   }
-  /// Grows with each op that may have been changed since it was added.
+  /// How often change() was called.
   [[nodiscard]] std::uint64_t changes() const noexcept { return changes_; }
   /// The same ops by the same numbers, as a graph of its own. Both call the same objects.
   [[nodiscard]] step_core copy() const {

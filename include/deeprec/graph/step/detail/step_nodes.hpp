@@ -79,6 +79,8 @@ class step_node {
   /// What was given to add() or source().
   [[nodiscard]] virtual type_id type() const noexcept = 0;
   [[nodiscard]] virtual const void* object() const noexcept = 0;
+  /// How many inputs each argument has: a list any number, others one.
+  [[nodiscard]] virtual std::span<const index_t> arguments() const noexcept { return {}; }
 };
 
 /// A task of a plan: tasks of one type of op stand side by side.
@@ -160,6 +162,7 @@ class op_node<Op, std::tuple<In...>, op_outputs<Out...>> final : public step_nod
   }
   [[nodiscard]] type_id type() const noexcept override { return type_id_of<Op>(); }
   [[nodiscard]] const void* object() const noexcept override { return std::addressof(op_); }
+  [[nodiscard]] std::span<const index_t> arguments() const noexcept override { return places_.count; }
 
  private:
   template <std::size_t... Input, std::size_t... Output>
