@@ -271,6 +271,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/detail/affinity.hpp
     include/deeprec/exec/detail/bulk_board.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
+    include/deeprec/exec/detail/polling.hpp
     include/deeprec/exec/detail/task_threads.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
@@ -426,6 +427,8 @@ set(DEEPREC_HEADERS
     include/deeprec/pipeline/statistics.hpp
     include/deeprec/plan.hpp
     include/deeprec/plan/cuda_stream_pool.hpp
+    include/deeprec/plan/detail/crew.hpp
+    include/deeprec/plan/detail/op_runner.hpp
     include/deeprec/plan/detail/operand_bytes.hpp
     include/deeprec/plan/detail/plan_timers.hpp
     include/deeprec/plan/detail/ready_ops.hpp

@@ -175,6 +175,45 @@ TEST_CASE("run_on: large graphs on every executor, threads that leave and are ca
   for (const auto& n : ran) CHECK(n == 2);
 }
 
+TEST_CASE("run_on: threads come back for each phase, and help with the bulk work of ops") {
+  // The ops of a phase meet: none of them ends before all have begun, which takes a thread for each.
+  constexpr int threads = 4, phases = 16;
+  struct meeting {
+    std::atomic<int> here{0};
+    bool all() {
+      const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      for (++here; here < threads && std::chrono::steady_clock::now() < give_up;) std::this_thread::yield();
+      return here == threads;
+    }
+  };
+  thread_pool pool({.threads = threads, .oversubscribe = true});
+  std::vector<meeting> met(phases), bulk(phases);
+  std::atomic<int> missed{0};
+  task_list list;
+  index_t last = list.add("begin", [] {});
+  for (std::size_t p = 0; p < phases; ++p) {
+    last = list.add("narrow", [] { std::this_thread::sleep_for(std::chrono::microseconds(200)); }, {last});
+    std::vector<index_t> wide;
+    for (int i = 0; i < threads; ++i)
+      wide.push_back(list.add("wide", [&, p] { missed += met[p].all() ? 0 : 1; }, {last}));
+    last = list.add(
+        "bulk",
+        [&, p] {
+          pool.parallel_for(threads, 1, [&](index_t, index_t, int) { missed += bulk[p].all() ? 0 : 1; });
+        },
+        wide);
+  }
+  const task_plan plan = task_plan::compile(list).or_throw();
+  plan_run run(plan, std::pmr::get_default_resource(), impatient);
+  executor_ref ref(pool);
+  for (int round = 0; round < 2; ++round) {
+    for (auto& m : met) m.here = 0;
+    for (auto& m : bulk) m.here = 0;
+    REQUIRE((round == 0 ? run_on(pool, run) : run_on(ref, run)).ok());
+    REQUIRE(missed == 0);
+  }
+}
+
 TEST_CASE("run_inline, run_on: a plan that lacks an edge is caught") {
   std::mt19937_64 random(seed());
   int caught = 0, tried = 0;
