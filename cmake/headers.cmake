@@ -431,17 +431,26 @@ set(DEEPREC_HEADERS
     include/deeprec/plan/detail/op_runner.hpp
     include/deeprec/plan/detail/operand_bytes.hpp
     include/deeprec/plan/detail/plan_timers.hpp
+    include/deeprec/plan/detail/ranked_ops.hpp
+    include/deeprec/plan/detail/ready_of.hpp
     include/deeprec/plan/detail/ready_ops.hpp
+    include/deeprec/plan/detail/run_outcome.hpp
     include/deeprec/plan/detail/span_buffer.hpp
+    include/deeprec/plan/detail/stealing_ops.hpp
     include/deeprec/plan/detail/stream_dealer.hpp
     include/deeprec/plan/detail/task_store.hpp
+    include/deeprec/plan/detail/thrown_task.hpp
     include/deeprec/plan/detail/tick_clock.hpp
     include/deeprec/plan/detail/trace_text.hpp
     include/deeprec/plan/detail/watched_ops.hpp
     include/deeprec/plan/digraph.hpp
     include/deeprec/plan/effects.hpp
+    include/deeprec/plan/list_schedule.hpp
+    include/deeprec/plan/op_costs.hpp
     include/deeprec/plan/plan_run.hpp
+    include/deeprec/plan/ready_sets.hpp
     include/deeprec/plan/stream_plan.hpp
+    include/deeprec/plan/task_error.hpp
     include/deeprec/plan/task_list.hpp
     include/deeprec/plan/task_plan.hpp
     include/deeprec/plan/trace_recorder.hpp

@@ -32,53 +32,18 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/plan/detail/op_runner.hpp>
-#include <deeprec/plan/detail/ready_ops.hpp>
+#include <deeprec/plan/detail/ready_of.hpp>
+#include <deeprec/plan/detail/run_outcome.hpp>
+#include <deeprec/plan/detail/thrown_task.hpp>
 #include <deeprec/plan/detail/watched_ops.hpp>
+#include <deeprec/plan/op_costs.hpp>
+#include <deeprec/plan/ready_sets.hpp>
+#include <deeprec/plan/task_error.hpp>
 #include <deeprec/plan/task_plan.hpp>
 #include <deeprec/support/bulk.hpp>
 #include <deeprec/support/scratch_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-#if DEEPREC_EXCEPTIONS
-/// The exception of a task, as run_inline and run_on throw it; the task's own is nested in it
-/// (std::rethrow_if_nested).
-class task_error : public error, public std::nested_exception {
- public:
-  /// Nests the exception that is being handled.
-  task_error(const char* task, index_t op, errc code, const char* said)
-      : error(code, "task_plan: " + std::string(task) + " threw (op " + std::to_string(op) + "): " + said),
-        op_(op) {}
-  /// The op's number in the plan.
-  [[nodiscard]] index_t op() const noexcept { return op_; }
-
- private:
-  index_t op_;
-};
-#endif
-
-namespace detail {
-
-#if DEEPREC_EXCEPTIONS
-/// Throws a task_error with the exception of an op.
-[[noreturn]] inline void throw_task_error(const task_plan& plan, index_t op,
-                                          const std::exception_ptr& thrown) {
-  const char* const task = plan.name(op);
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const error& e) {
-    throw task_error(task, op, e.code(), e.what());
-  } catch (const std::bad_alloc& e) {
-    throw task_error(task, op, errc::out_of_memory, e.what());
-  } catch (const std::exception& e) {
-    throw task_error(task, op, errc::producer_failed, e.what());
-  } catch (...) {
-    throw task_error(task, op, errc::producer_failed, "no std::exception");
-  }
-}
-#endif
-
-}  // namespace detail
 
 /// Runs every op of a plan on the calling thread, in plan.order().
 ///
@@ -125,9 +90,10 @@ namespace detail {
   return detail::task_fault(plan, row_ops[failure.at], failure.why);
 }
 
-class plan_run;
-template <class C>
-[[nodiscard]] result<void> run_on(C&& on, plan_run& run, void* step = nullptr);
+template <class Ready>
+class basic_plan_run;
+template <class C, class Ready>
+[[nodiscard]] result<void> run_on(C&& on, basic_plan_run<Ready>& run, void* step = nullptr);
 
 struct plan_run_options {
   /// How long the caller of run_on polls, when it finds no op, before it sleeps; a thread of an executor that
@@ -137,52 +103,91 @@ struct plan_run_options {
 
 /// The state of one run of a plan on threads: used for one run after another.
 ///
-/// @threads one run at a time; plan_runs of one plan run at once
-class plan_run {
+///   plan_run first_in_first_out(plan);   stealing_run stealing(plan);   cost_run by_cost(plan);
+///
+/// @threads one run at a time; runs of one plan with states of their own at once
+template <class Ready>
+class basic_plan_run {
+  using ready_of = detail::ready_of<Ready>;
+  using runner = detail::op_runner<typename ready_of::set>;
+  using number = typename runner::number;
+  using local = typename runner::local;
+
  public:
   /// @param plan outlives this, and is not moved
-  /// @cost    one allocation of 8 bytes for each op
+  /// @cost    one allocation of 8 bytes for each op; work_stealing: 40 KiB more; cost_model: 36 for each op
   /// @threads reentrant
   /// @error   throws std::bad_alloc, or what the resource throws
-  explicit plan_run(const task_plan& plan,
-                    std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
-                    const plan_run_options& options = {})
-      : plan_(&plan),
+  explicit basic_plan_run(const task_plan& plan,
+                          std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
+                          const plan_run_options& options = {})
+      : outcome_(plan),
         spin_(options.spin),
-        block_(memory, 2 * detail::scratch_block::bytes_of<number>(plan.size())),
-        ready_(block_.take<number>(plan.size())),
-        runner_(plan.graph(), block_.take<number>(plan.size()), ready_) {}
-  plan_run(const plan_run&) = delete;
-  plan_run& operator=(const plan_run&) = delete;
+        block_(memory,
+               detail::scratch_block::bytes_of<number>(plan.size()) + ready_of::bytes_of(plan.size())),
+        ready_(plan, block_),
+        runner_(plan.graph(), block_.take<number>(plan.size()), ready_.ready) {}
+  basic_plan_run(const basic_plan_run&) = delete;
+  basic_plan_run& operator=(const basic_plan_run&) = delete;
 
-  [[nodiscard]] const task_plan& plan() const noexcept { return *plan_; }
+  [[nodiscard]] const task_plan& plan() const noexcept { return outcome_.plan(); }
+  /// What the runs have learnt; of a cost_run.
+  ///
+  /// @threads between two runs
+  [[nodiscard]] const op_costs& costs() const noexcept
+    requires ready_of::learns
+  {
+    return ready_.costs;
+  }
 
  private:
-  template <class C>
-  friend result<void> run_on(C&& on, plan_run& run, void* step);
+  template <class C, class R>
+  friend result<void> run_on(C&& on, basic_plan_run<R>& run, void* step);
 
-  using ready_set = detail::ready_ops<>;
-  using runner = detail::op_runner<ready_set>;
-  using number = runner::number;
-  using local = runner::local;
-
-  template <class Number>
-  static std::size_t index(Number i) noexcept {
-    return static_cast<std::size_t>(i);
+  template <class Context>
+  result<void> run(const Context& ctx, void* step) {
+    if constexpr (ready_of::learns) {
+      const auto way = ready_.costs.begin_run(detail::threads_at_once(*ctx.executor),
+                                              static_cast<double>(ctx.tuning->parked_ns));
+      timed_ = way.timed;
+      if (!way.threads) {
+        result<void> done = way.timed ? run_timed(ctx, step) : run_inline(ctx, plan(), step);
+        if (done) ready_.costs.end_run();
+        return done;
+      }
+    }
+    outcome_.restart(ctx, step);
+    if (plan().size() > 0 && !run_forked(*ctx.executor)) run_nested(*ctx.executor);
+    result<void> done = outcome_.outcome();
+    if constexpr (ready_of::learns) {
+      if (done) ready_.costs.end_run();
+    }
+    return done;
   }
-
-  template <class E>
-  result<void> run(E& executor, const environment& env, void* step) {
-    env_ = &env;
-    step_ = step;
-    // relaxed, here and where an op fails: the first call of a helper, and its end, publish them
-    failed_at_.store((std::numeric_limits<std::int32_t>::max)(), std::memory_order_relaxed);
-    stopped_.store(false, std::memory_order_relaxed);
-    if (plan_->size() > 0 && !run_forked(executor)) run_nested(executor);
-    return outcome();
+  // On the calling thread, op by op.
+  result<void> run_timed(const environment& env, void* step) {
+    outcome_.restart(env, step);
+    std::int64_t before = ready_.costs.ticks();
+    for (const std::int32_t op : plan().order()) {
+      outcome_.execute(op);
+      const std::int64_t now = ready_.costs.ticks();
+      ready_.costs.took(op, now - before);
+      before = now;
+    }
+    return outcome_.outcome();
+  }
+  void execute(std::int32_t op) {
+    if constexpr (ready_of::learns) {
+      if (timed_) {
+        const std::int64_t before = ready_.costs.ticks();
+        outcome_.execute(op);
+        return ready_.costs.took(op, ready_.costs.ticks() - before);
+      }
+    }
+    outcome_.execute(op);
   }
   [[nodiscard]] int helpers(int threads) const noexcept {
-    return static_cast<int>((std::min)(index_t{threads}, plan_->size())) - 1;
+    return static_cast<int>((std::min)(index_t{threads}, plan().size())) - 1;
   }
 
   // False: the executor has no fork for it.
@@ -193,7 +198,8 @@ class plan_run {
       if (!executor.fork(team.work)) return false;
       const int first = runner_.restart(helpers(detail::threads_at_once(executor)));
       const int calls = runner_.calls_for(first - 1);
-      if (calls > 0) executor.call_helpers(team.work, calls);
+      local none;
+      if (calls > 0) team.call(none, calls);
       runner_.own(team);
       executor.join(team.work);
       runner_.end();
@@ -205,15 +211,16 @@ class plan_run {
   }
   template <class E>
   struct team_of_fork {
-    plan_run* run;
+    basic_plan_run* run;
     E* executor;
     forked_work work;
 
-    team_of_fork(plan_run& r, E& e) noexcept
+    team_of_fork(basic_plan_run& r, E& e) noexcept
         : run(&r),
           executor(&e),
           work{[](void* body, int) noexcept {
                  auto& team = *static_cast<team_of_fork*>(body);
+                 if constexpr (ready_of::learns) team.run->ready_.costs.came();
                  team.run->runner_.help(team);
                },
                [](void* body) noexcept { static_cast<team_of_fork*>(body)->run->runner_.bulk_begins(); },
@@ -224,7 +231,10 @@ class plan_run {
     [[nodiscard]] std::chrono::nanoseconds patience(bool is_owner) const noexcept {
       return is_owner ? run->spin_ : (std::min)(run->spin_, std::chrono::microseconds(1));
     }
-    void call(local&, int calls) { executor->call_helpers(work, calls); }
+    void call(local&, int calls) {
+      if constexpr (ready_of::learns) run->ready_.costs.called();
+      executor->call_helpers(work, calls);
+    }
     [[nodiscard]] bool help_bulk() { return executor->help_bulk(work); }
   };
 
@@ -259,7 +269,7 @@ class plan_run {
   }
   template <class E>
   struct nested_team {
-    plan_run* run;
+    basic_plan_run* run;
     E* executor;
     int depth;
     static constexpr int most_calls_back = 4;  // nested in each other
@@ -291,65 +301,17 @@ class plan_run {
     }
   };
 
-  void execute(std::int32_t op) {
-    const auto at = static_cast<std::int32_t>(plan_->position(op));
-    // relaxed: only a number. What comes before the failure in the order runs, so that the first failure in
-    // the order is found, whichever happens first.
-    if (at > failed_at_.load(std::memory_order_relaxed)) return;
-    if (stopped_.load(std::memory_order_relaxed)) return;
-    if (env_->stop != nullptr && env_->stop->stop_requested()) {
-      stopped_.store(true, std::memory_order_relaxed);
-      return;
-    }
-    if (!plan_->has_task(op)) return;
-    detail::op_spans span(*plan_, env_->trace);
-    span.begin(op);
-#if DEEPREC_EXCEPTIONS
-    try {
-      if (const status s = plan_->call(op, step_); !s) note(at, s, nullptr);
-    } catch (...) {
-      note(at, {}, std::current_exception());
-    }
-#else
-    if (const status s = plan_->call(op, step_); !s) note(at, s, nullptr);
-#endif
-  }
-  void note(std::int32_t at, const status& why, std::exception_ptr thrown) {
-    const std::lock_guard lock(mutex_);
-    if (at > failed_at_.load(std::memory_order_relaxed)) return;
-    why_ = why;
-    thrown_ = std::move(thrown);
-    failed_at_.store(at, std::memory_order_relaxed);
-  }
-
-  result<void> outcome() {
-    const std::int32_t at = failed_at_.load(std::memory_order_relaxed);
-    if (index(at) < plan_->order().size()) {
-      const index_t op = plan_->order()[index(at)];
-#if DEEPREC_EXCEPTIONS
-      if (const std::exception_ptr thrown = std::exchange(thrown_, nullptr)) {
-        detail::throw_task_error(*plan_, op, thrown);
-      }
-#endif
-      return detail::task_fault(*plan_, op, why_);
-    }
-    if (stopped_.load(std::memory_order_relaxed)) return status(errc::stopped, {.operation = "run_on"});
-    return {};
-  }
-
-  const task_plan* plan_;
+  detail::run_outcome outcome_;
   const std::chrono::microseconds spin_;
+  bool timed_ = false;
   detail::scratch_block block_;
-  ready_set ready_;
+  ready_of ready_;
   runner runner_;
-  const environment* env_ = nullptr;
-  void* step_ = nullptr;
-  status why_;
-  std::exception_ptr thrown_;
-  std::mutex mutex_;
-  alignas(64) std::atomic<std::int32_t> failed_at_{0};
-  std::atomic<bool> stopped_{false};
 };
+
+using plan_run = basic_plan_run<ready_set::first_in_first_out>;
+using stealing_run = basic_plan_run<ready_set::work_stealing>;
+using cost_run = basic_plan_run<ready_set::cost_model>;
 
 /// Runs every op of a plan on the threads of a bulk executor: an op begins when the last of those that it
 /// depends on has ended.
@@ -374,14 +336,16 @@ class plan_run {
 ///          op's name in the text and its number as place().item; stopped, where the token requested it
 ///          before an op. Throws task_error for the exception of a task, and what the first parallel_for of
 ///          the executor throws; the plan_run can be used again
-template <class C>
-result<void> run_on(C&& on, plan_run& run, void* step) {
+template <class C, class Ready>
+result<void> run_on(C&& on, basic_plan_run<Ready>& run, void* step) {
   const auto ctx = detail::as_context(on);
   static_assert(BulkExecutor<std::remove_pointer_t<decltype(ctx.executor)>>,
                 "deeprec::run_on: not a bulk executor. Fix: pass a deeprec::thread_pool or another executor "
                 "with parallel_for(n, grain, body) and concurrency(); for streams see plan/stream_plan.hpp.");
-  if (ctx.executor->concurrency() == 1) return run_inline(ctx, run.plan(), step);
-  return run.run(*ctx.executor, ctx, step);
+  if constexpr (!detail::ready_of<Ready>::learns) {
+    if (ctx.executor->concurrency() == 1) return run_inline(ctx, run.plan(), step);
+  }
+  return run.run(ctx, step);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -86,7 +86,13 @@ enum class access : unsigned char {
   end_counted,  ///< the same for an op without successors
   run_ended,    ///< the owner reads whether all of them have
   ready_add,    ///< an op is ready for any thread
-  ready_seen,   ///< a thread finds it
+  deque_push,   ///< the same in the deque of a thread
+  deque_seen,
+  rank_add,      ///< the same by its rank
+  rank_part,     ///< and in the bits of the words that hold some
+  rank_clear,    ///< who took the last op of a word clears its bit
+  rank_take,     ///< a thread takes it
+  ready_seen,    ///< a thread finds it
   crew_publish,  ///< the epoch of what is ready goes on
   crew_look,     ///< read before a last look at what is ready
   // stale_window (pipeline/)
@@ -140,6 +146,7 @@ enum class access : unsigned char {
   bulk_close,    ///< no piece is left
   fork_end,      ///< no call of a fork begins any more
   ready_claim,   ///< a place of what is ready is taken
+  deque_take,    ///< an op of a deque is
   crew_leave,    ///< a helper leaves a run, unless the epoch went on
   crew_sleep,    ///< its owner is about to sleep, unless the epoch went on
   bytes_take,

@@ -9,7 +9,7 @@
 //   team.execute(op)          runs the op; never throws
 //   team.patience(is_owner)   how long a thread without an op polls
 //   team.call(mine, helpers)  calls helpers to help()
-//   team.help_bulk()          the owner, without an op: takes part in bulk work of an op; false: there is none
+//   team.help_bulk()          the owner, without an op: takes part in bulk work of ops. False: there is none
 //
 // Not here: what fails, and threads (plan_run.hpp).
 #pragma once
