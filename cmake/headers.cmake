@@ -271,6 +271,7 @@ set(DEEPREC_HEADERS
     include/deeprec/exec/detail/affinity.hpp
     include/deeprec/exec/detail/bulk_board.hpp
     include/deeprec/exec/detail/cpu_quota.hpp
+    include/deeprec/exec/detail/polling.hpp
     include/deeprec/exec/detail/task_threads.hpp
     include/deeprec/exec/executor_ref.hpp
     include/deeprec/exec/inline_executor.hpp
@@ -462,19 +463,30 @@ set(DEEPREC_HEADERS
     include/deeprec/pipeline/statistics.hpp
     include/deeprec/plan.hpp
     include/deeprec/plan/cuda_stream_pool.hpp
+    include/deeprec/plan/detail/crew.hpp
+    include/deeprec/plan/detail/op_runner.hpp
     include/deeprec/plan/detail/operand_bytes.hpp
     include/deeprec/plan/detail/plan_timers.hpp
+    include/deeprec/plan/detail/ranked_ops.hpp
+    include/deeprec/plan/detail/ready_of.hpp
     include/deeprec/plan/detail/ready_ops.hpp
+    include/deeprec/plan/detail/run_outcome.hpp
     include/deeprec/plan/detail/span_buffer.hpp
+    include/deeprec/plan/detail/stealing_ops.hpp
     include/deeprec/plan/detail/stream_dealer.hpp
     include/deeprec/plan/detail/task_store.hpp
+    include/deeprec/plan/detail/thrown_task.hpp
     include/deeprec/plan/detail/tick_clock.hpp
     include/deeprec/plan/detail/trace_text.hpp
     include/deeprec/plan/detail/watched_ops.hpp
     include/deeprec/plan/digraph.hpp
     include/deeprec/plan/effects.hpp
+    include/deeprec/plan/list_schedule.hpp
+    include/deeprec/plan/op_costs.hpp
     include/deeprec/plan/plan_run.hpp
+    include/deeprec/plan/ready_sets.hpp
     include/deeprec/plan/stream_plan.hpp
+    include/deeprec/plan/task_error.hpp
     include/deeprec/plan/task_list.hpp
     include/deeprec/plan/task_plan.hpp
     include/deeprec/plan/trace_recorder.hpp

@@ -2,6 +2,7 @@
 
 #include <deeprec/core/context.hpp>
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/support/bulk.hpp>
 
@@ -816,4 +817,90 @@ TEST_CASE("thread_pool: pools come and go under load") {
     pool.parallel_for(n, 2, [&](index_t begin, index_t end, int) { done += end - begin; });
   }
   CHECK(done == expected);
+}
+
+namespace {
+// A fork whose helpers count themselves.
+struct counted_fork {
+  std::atomic<int> came{0}, inside{0}, bulk{0};
+  std::atomic<bool> shared{false}, bad_number{false};
+  std::vector<std::atomic<bool>> busy;
+  forked_work work;
+  explicit counted_fork(int concurrency)
+      : busy(static_cast<std::size_t>(concurrency)),
+        work{[](void* body, int worker) noexcept {
+               auto& to = *static_cast<counted_fork*>(body);
+               ++to.inside;
+               if (worker < 1 || worker >= static_cast<int>(to.busy.size())) {
+                 to.bad_number = true;
+               } else {
+                 auto& mine = to.busy[static_cast<std::size_t>(worker)];
+                 if (mine.exchange(true)) to.shared = true;
+                 std::this_thread::yield();
+                 mine = false;
+               }
+               --to.inside;
+               ++to.came;
+             },
+             [](void* body) noexcept { ++static_cast<counted_fork*>(body)->bulk; }, this} {}
+  void wait_for(int calls) const {
+    while (came < calls) std::this_thread::yield();
+  }
+};
+}  // namespace
+
+TEST_CASE("thread_pool: helpers come as often as they are called, and none is inside after join") {
+  for (const bool behind_pointers : {false, true}) {
+    thread_pool pool(crowd(4));
+    executor_ref ref(pool);
+    const auto rounds = [&](auto& executor) {
+      for (int round = 0; round < 200; ++round) {
+        counted_fork fork(4);
+        REQUIRE(executor.fork(fork.work));
+        int calls = 0;
+        for (const int more : {1, 3, 7}) {
+          executor.call_helpers(fork.work, more);
+          calls += more;
+          // Bulk work meanwhile, on the same threads.
+          CHECK(fault_of(executor, 40, 3, 4) == "");
+          fork.wait_for(calls);
+        }
+        if (round % 2 == 0) executor.call_helpers(fork.work, 5);  // some of these are dropped
+        executor.join(fork.work);
+        const int came = fork.came;
+        CHECK(fork.inside == 0);
+        CHECK(came >= calls);
+        CHECK(came <= calls + 5);
+        CHECK(fork.bulk >= 3);  // of the calls that this thread made inside
+        CHECK_FALSE(fork.shared);
+        CHECK_FALSE(fork.bad_number);
+        CHECK(fault_of(executor, 40, 3, 4) == "");
+        CHECK(fork.came == came);
+      }
+    };
+    behind_pointers ? rounds(ref) : rounds(pool);
+  }
+}
+
+TEST_CASE("thread_pool: a fork is refused where nobody could come") {
+  counted_fork fork(4);
+  thread_pool one(1);
+  CHECK_FALSE(one.fork(fork.work));
+  inline_executor self;
+  CHECK_FALSE(executor_ref(self).fork(fork.work));
+  thread_pool pool(crowd(2));
+  std::vector<std::unique_ptr<counted_fork>> forks;
+  bool refused = false;
+  while (!refused && forks.size() < 100) {
+    forks.push_back(std::make_unique<counted_fork>(2));
+    refused = !pool.fork(forks.back()->work);
+  }
+  CHECK(refused);
+  forks.pop_back();
+  CHECK(fault_of(pool, 40, 3, 2) == "");  // alone
+  for (auto& f : forks) pool.call_helpers(f->work, 2);
+  for (auto& f : forks) f->wait_for(2);
+  for (auto& f : forks) pool.join(f->work);
+  CHECK(pool.fork(fork.work));
+  pool.join(fork.work);
 }

@@ -8,6 +8,7 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <type_traits>
 
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -93,6 +94,23 @@ struct failing_executor {
 };
 #endif
 
+/// Calls use(run) with a run whose ready set is that of the number.
+template <class Use>
+void with_run(std::size_t which, const task_plan& plan, const plan_run_options& options, const Use& use) {
+  const auto with = [&]<class Run>(std::type_identity<Run>) {
+    Run run(plan, std::pmr::get_default_resource(), options);
+    use(run);
+  };
+  switch (which % 3) {
+    case 0:
+      return with(std::type_identity<plan_run>());
+    case 1:
+      return with(std::type_identity<stealing_run>());
+    default:
+      return with(std::type_identity<cost_run>());
+  }
+}
+
 /// Ops that `from` leads to.
 std::vector<bool> behind(const task_plan& plan, index_t from) {
   std::vector<bool> made(static_cast<std::size_t>(plan.size()));
@@ -126,12 +144,14 @@ TEST_CASE("run_inline, run_on: ten thousand graphs give what their interpretatio
       REQUIRE(run_inline({}, plan, &step).ok());
       REQUIRE_MESSAGE(step_fault(step, expected) == "", step_fault(step, expected));
     }
-    plan_run run(plan, std::pmr::get_default_resource(), round % 3 == 0 ? impatient : plan_run_options{});
-    for (thread_pool* const pool : {&two, &four}) {
-      graph_step step(graph);
-      REQUIRE(run_on(*pool, run, &step).ok());
-      REQUIRE_MESSAGE(step_fault(step, expected) == "", step_fault(step, expected));
-    }
+    with_run(static_cast<std::size_t>(round), plan, round % 3 == 0 ? impatient : plan_run_options{},
+             [&](auto& run) {
+               for (thread_pool* const pool : {&two, &four, &two, &four}) {
+                 graph_step step(graph);
+                 REQUIRE(run_on(*pool, run, &step).ok());
+                 REQUIRE_MESSAGE(step_fault(step, expected) == "", step_fault(step, expected));
+               }
+             });
   }
 }
 
@@ -142,18 +162,23 @@ TEST_CASE("run_on: large graphs on every executor, threads that leave and are ca
     const task_graph graph = random_graph(random, 300, 0.002 * static_cast<double>(round % 6));
     const auto expected = interpreted(graph);
     const task_plan plan = task_plan::compile(list_of(graph)).or_throw();
-    plan_run run(plan, std::pmr::get_default_resource(), round % 2 == 0 ? impatient : plan_run_options{});
-    const auto check = [&](auto&& on) {
-      graph_step step(graph);
-      REQUIRE(run_on(on, run, &step).ok());
-      CHECK_MESSAGE(step_fault(step, expected) == "", step_fault(step, expected));
-    };
-    check(pool);
-    check(inline_executor());
-    check(marking_executor());  // several workers, one thread
-    check(thread_per_piece());
-    check(executor_ref(pool));
-    check(context(pool));
+    for (const std::size_t which : {0, 1, 2}) {
+      with_run(which, plan, round % 2 == 0 ? impatient : plan_run_options{}, [&](auto& run) {
+        const auto check = [&](auto&& on) {
+          graph_step step(graph);
+          REQUIRE(run_on(on, run, &step).ok());
+          CHECK_MESSAGE(step_fault(step, expected) == "", step_fault(step, expected));
+        };
+        check(inline_executor());
+        check(marking_executor());                 // several workers, one thread
+        for (int again = 0; again < 8; ++again) {  // so many take a cost_run to threads
+          check(pool);
+          check(executor_ref(pool));
+          check(context(pool));
+        }
+        for (int again = 0; again < 8; ++again) check(thread_per_piece());
+      });
+    }
   }
   // Few threads at work, then many.
   std::vector<std::atomic<int>> ran(100);
@@ -173,6 +198,45 @@ TEST_CASE("run_on: large graphs on every executor, threads that leave and are ca
     CHECK(run_on(pool, run).ok());
   }
   for (const auto& n : ran) CHECK(n == 2);
+}
+
+TEST_CASE("run_on: threads come back for each phase, and help with the bulk work of ops") {
+  // The ops of a phase meet: none of them ends before all have begun, which takes a thread for each.
+  constexpr int threads = 4, phases = 16;
+  struct meeting {
+    std::atomic<int> here{0};
+    bool all() {
+      const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      for (++here; here < threads && std::chrono::steady_clock::now() < give_up;) std::this_thread::yield();
+      return here == threads;
+    }
+  };
+  thread_pool pool({.threads = threads, .oversubscribe = true});
+  std::vector<meeting> met(phases), bulk(phases);
+  std::atomic<int> missed{0};
+  task_list list;
+  index_t last = list.add("begin", [] {});
+  for (std::size_t p = 0; p < phases; ++p) {
+    last = list.add("narrow", [] { std::this_thread::sleep_for(std::chrono::microseconds(200)); }, {last});
+    std::vector<index_t> wide;
+    for (int i = 0; i < threads; ++i)
+      wide.push_back(list.add("wide", [&, p] { missed += met[p].all() ? 0 : 1; }, {last}));
+    last = list.add(
+        "bulk",
+        [&, p] {
+          pool.parallel_for(threads, 1, [&](index_t, index_t, int) { missed += bulk[p].all() ? 0 : 1; });
+        },
+        wide);
+  }
+  const task_plan plan = task_plan::compile(list).or_throw();
+  plan_run run(plan, std::pmr::get_default_resource(), impatient);
+  executor_ref ref(pool);
+  for (int round = 0; round < 2; ++round) {
+    for (auto& m : met) m.here = 0;
+    for (auto& m : bulk) m.here = 0;
+    REQUIRE((round == 0 ? run_on(pool, run) : run_on(ref, run)).ok());
+    REQUIRE(missed == 0);
+  }
 }
 
 TEST_CASE("run_inline, run_on: a plan that lacks an edge is caught") {
@@ -202,58 +266,62 @@ TEST_CASE("run_inline, run_on: the first failure in the order of the plan ends a
   for (int round = 0; round < 60; ++round) {
     const task_graph graph = random_graph(random, 1 + random() % 8, 0.3);
     const task_plan plan = task_plan::compile(list_of(graph)).or_throw();
-    plan_run run(plan, std::pmr::get_default_resource(), round % 2 == 0 ? impatient : plan_run_options{});
-    for (std::size_t f = 0; f < graph.size(); ++f) {
-      for (const bool throws : {false, true}) {
-        if (throws && !DEEPREC_EXCEPTIONS) continue;
-        for (const bool threads : {false, true}) {
-          graph_step step(graph);
-          auto& bad = throws ? step.throws : step.fails;
-          bad.resize(graph.size());
-          bad[f] = 1;
-          bad[random() % graph.size()] = 1;  // and often a second one
-          index_t first = -1;
-          for (const std::int32_t v : plan.order()) {
-            if (first < 0 && bad[static_cast<std::size_t>(v)] != 0) first = v;
-          }
-          const auto go = [&] { return threads ? run_on(pool, run, &step) : run_inline({}, plan, &step); };
-          if (!throws) {
-            const auto outcome = go();
-            REQUIRE_FALSE(outcome.ok());
-            CHECK(outcome.code() == errc::io_error);
-            CHECK(outcome.fault().place().item == first);
-            CHECK(outcome.fault().message() == "input or output error: t" + std::to_string(first) +
-                                                   ": run_op: the file must exist; item " +
-                                                   std::to_string(first));
-          } else {
-#if DEEPREC_EXCEPTIONS
-            bool caught = false;
-            try {
-              static_cast<void>(go());
-            } catch (const task_error& e) {
-              caught = true;
-              CHECK(e.op() == first);
-              CHECK(std::string(e.what()) == "task_plan: t" + std::to_string(first) + " threw (op " +
-                                                 std::to_string(first) + "): thrown");
-              CHECK_THROWS_AS(std::rethrow_if_nested(e), std::runtime_error);
+    const auto inject = [&](auto& run) {
+      for (std::size_t f = 0; f < graph.size(); ++f) {
+        for (const bool throws : {false, true}) {
+          if (throws && !DEEPREC_EXCEPTIONS) continue;
+          for (const bool threads : {false, true}) {
+            graph_step step(graph);
+            auto& bad = throws ? step.throws : step.fails;
+            bad.resize(graph.size());
+            bad[f] = 1;
+            bad[random() % graph.size()] = 1;  // and often a second one
+            index_t first = -1;
+            for (const std::int32_t v : plan.order()) {
+              if (first < 0 && bad[static_cast<std::size_t>(v)] != 0) first = v;
             }
-            CHECK(caught);
+            const auto go = [&] { return threads ? run_on(pool, run, &step) : run_inline({}, plan, &step); };
+            if (!throws) {
+              const auto outcome = go();
+              REQUIRE_FALSE(outcome.ok());
+              CHECK(outcome.code() == errc::io_error);
+              CHECK(outcome.fault().place().item == first);
+              CHECK(outcome.fault().message() == "input or output error: t" + std::to_string(first) +
+                                                     ": run_op: the file must exist; item " +
+                                                     std::to_string(first));
+            } else {
+#if DEEPREC_EXCEPTIONS
+              bool caught = false;
+              try {
+                static_cast<void>(go());
+              } catch (const task_error& e) {
+                caught = true;
+                CHECK(e.op() == first);
+                CHECK(std::string(e.what()) == "task_plan: t" + std::to_string(first) + " threw (op " +
+                                                   std::to_string(first) + "): thrown");
+                CHECK_THROWS_AS(std::rethrow_if_nested(e), std::runtime_error);
+              }
+              CHECK(caught);
 #endif
-          }
-          const auto later = behind(plan, first);
-          for (std::size_t v = 0; v < graph.size(); ++v) {
-            const index_t at = plan.position(static_cast<index_t>(v)), failed_at = plan.position(first);
-            if (at <= failed_at) CHECK(step.ran[v] == 1);
-            if (!threads && at > failed_at) CHECK(step.ran[v] == 0);
-            if (later[v]) CHECK(step.ran[v] == 0);
-            CHECK(step.ran[v] <= 1);
+            }
+            const auto later = behind(plan, first);
+            for (std::size_t v = 0; v < graph.size(); ++v) {
+              const index_t at = plan.position(static_cast<index_t>(v)), failed_at = plan.position(first);
+              if (at <= failed_at) CHECK(step.ran[v] == 1);
+              if (!threads && at > failed_at) CHECK(step.ran[v] == 0);
+              if (later[v]) CHECK(step.ran[v] == 0);
+              CHECK(step.ran[v] <= 1);
+            }
           }
         }
       }
+      graph_step step(graph);  // the same run afterwards
+      CHECK(run_on(pool, run, &step).ok());
+      CHECK(step_fault(step, interpreted(graph)) == "");
+    };
+    for (const std::size_t which : {0, 1, 2}) {
+      with_run(which, plan, round % 2 == 0 ? impatient : plan_run_options{}, inject);
     }
-    graph_step step(graph);  // the same plan_run afterwards
-    CHECK(run_on(pool, run, &step).ok());
-    CHECK(step_fault(step, interpreted(graph)) == "");
   }
 }
 
@@ -263,30 +331,34 @@ TEST_CASE("run_inline, run_on: a request to stop ends a run, at every op") {
   for (int round = 0; round < 60; ++round) {
     const task_graph graph = random_graph(random, 1 + random() % 8, 0.3);
     const task_plan plan = task_plan::compile(list_of(graph)).or_throw();
-    plan_run run(plan, std::pmr::get_default_resource(), round % 2 == 0 ? impatient : plan_run_options{});
-    for (std::size_t at = 0; at <= graph.size(); ++at) {
-      for (const bool threads : {false, true}) {
-        graph_step step(graph);
-        step.stops = static_cast<index_t>(at);
-        if (at == graph.size()) step.stop.request_stop();  // before it begins
-        const std::stop_token token = step.stop.get_token();
-        context ctx{pool};
-        ctx.stop = &token;
-        const auto outcome = threads ? run_on(ctx, run, &step) : run_inline(ctx, plan, &step);
-        int all = 0;
-        for (const int n : step.ran) all += n;
-        CHECK(outcome.ok() == (all == static_cast<int>(graph.size())));
-        if (!outcome.ok()) CHECK(outcome.code() == errc::stopped);
-        if (at == graph.size()) {
-          CHECK(all == 0);
-          continue;
-        }
-        if (!threads) CHECK(all == plan.position(step.stops) + 1);
-        const auto later = behind(plan, step.stops);
-        for (std::size_t v = 0; v < graph.size(); ++v) {
-          if (later[v]) CHECK(step.ran[v] == 0);
+    const auto stop_at = [&](auto& run) {
+      for (std::size_t at = 0; at <= graph.size(); ++at) {
+        for (const bool threads : {false, true}) {
+          graph_step step(graph);
+          step.stops = static_cast<index_t>(at);
+          if (at == graph.size()) step.stop.request_stop();  // before it begins
+          const std::stop_token token = step.stop.get_token();
+          context ctx{pool};
+          ctx.stop = &token;
+          const auto outcome = threads ? run_on(ctx, run, &step) : run_inline(ctx, plan, &step);
+          int all = 0;
+          for (const int n : step.ran) all += n;
+          CHECK(outcome.ok() == (all == static_cast<int>(graph.size())));
+          if (!outcome.ok()) CHECK(outcome.code() == errc::stopped);
+          if (at == graph.size()) {
+            CHECK(all == 0);
+            continue;
+          }
+          if (!threads) CHECK(all == plan.position(step.stops) + 1);
+          const auto later = behind(plan, step.stops);
+          for (std::size_t v = 0; v < graph.size(); ++v) {
+            if (later[v]) CHECK(step.ran[v] == 0);
+          }
         }
       }
+    };
+    for (const std::size_t which : {0, 1, 2}) {
+      with_run(which, plan, round % 2 == 0 ? impatient : plan_run_options{}, stop_at);
     }
   }
 }

@@ -186,7 +186,7 @@ TEST_CASE("task_plan: what is wrong is named") {
   CHECK(graph([](task_list& l) { l.affects(5, reads(l)); }).find("an effect must belong") !=
         std::string::npos);
   CHECK(graph([](task_list& l) { l.set_cost(2, -1); }) ==
-        "invalid value: task_plan: the cost of an op must not be negative (lookup); item 2");
+        "invalid value: task_plan: the cost of an op must be finite and not negative (lookup); item 2");
   CHECK(graph([](task_list& l) { l.set_cost(2, std::nan("")); }) != "");
   CHECK(graph([](task_list& l) {
           const auto here = l.colocate_with(8);

@@ -2,6 +2,7 @@
 // that is stronger than relaxed, weakened alone, is caught.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -167,6 +168,117 @@ TEST_CASE("bulk_board: every piece runs once, and the call ends after it, in eve
   }
 }
 
+// A fork: helpers are called, by the owner and by one of them; what calls publish is read by whoever comes.
+enum class forks { one_call, two_calls, in_turn, call_from_helper, reused };
+struct fork_shape {
+  const char* name;
+  forks what;
+  int workers;
+  bool sleep;  // workers wait for work; else each looks a few times
+};
+
+template <class Polling>
+struct fork_scenario : explorer::scenario {
+  explicit fork_scenario(const fork_shape& s)
+      : of(s), board(s.workers, s.workers, std::chrono::nanoseconds(1)) {}
+  int threads() const override { return 1 + of.workers; }
+  static constexpr model_order order{access::statistic, std::memory_order_acq_rel};
+
+  void run(int thread) override {
+    if (thread > 0) return help(thread);
+    for (int round = 0; round < (of.what == forks::reused ? 2 : 1); ++round) {
+      shared = watched(7 + round);
+      expected = 7 + round;
+      at = board.open_fork(
+          [](const void* to, index_t, index_t, int worker) {
+            static_cast<fork_scenario*>(const_cast<void*>(to))->helper(worker);
+          },
+          this);
+      board.call_fork(at, of.what == forks::two_calls ? 2 : 1);
+      if (of.what == forks::in_turn) return board.call_fork(at, 1);
+      // Where workers sleep, every call has to be taken: else the owner sleeps for ever.
+      const bool once = of.what == forks::one_call || of.what == forks::reused;
+      if (of.sleep) wait_for(once ? round + 1 : 2);
+      board.end_fork(at);
+      for (const watched& cell : wrote) static_cast<void>(cell.value());  // no helper writes to it any more
+      if (inside != 0) explorer::current().fail("a helper is inside after the end");
+    }
+    if (of.sleep) board.stop();
+  }
+  void help(int worker) {
+    if (of.sleep) return board.work(worker);
+    board.help(worker);
+    if (of.what != forks::in_turn) board.help(worker);
+  }
+  void finish() override {  // what the worker has not taken can be found
+    if (of.what != forks::in_turn) return;
+    while (board.help(1)) {
+    }
+    if (helped.load({access::statistic, std::memory_order_acquire}) != 2)
+      explorer::current().fail("a call is lost");
+  }
+  void helper(int worker) {
+    if (shared.value() != expected) explorer::current().fail("a helper does not see its fork");
+    inside = inside + 1;
+    if (of.what == forks::call_from_helper && came.fetch_add(1, order) == 0) board.call_fork(at, 1);
+    wrote[static_cast<std::size_t>(worker)] = watched(1);
+    inside = inside - 1;
+    helped.fetch_add(1, order);
+    model_atomics::wake(helped, -1);
+  }
+  void wait_for(int calls) {
+    while (true) {
+      const std::uint64_t now = helped.load({access::statistic, std::memory_order_acquire});
+      if (now >= static_cast<std::uint64_t>(calls)) return;
+      model_atomics::park(helped, static_cast<std::uint32_t>(now), model_atomics::time_point::max());
+    }
+  }
+  const fork_shape of;
+  deeprec::detail::bulk_board<model_atomics, Polling, 2> board;
+  watched shared;
+  int expected = 0, at = -1, inside = 0;
+  std::array<watched, 4> wrote;
+  model_atomic<std::uint64_t> helped{0};
+  model_atomic<int> came{0};
+};
+const std::vector<fork_shape> fork_shapes = {
+    {"a fork, a call | help", forks::one_call, 1, false},
+    {"a fork, two calls | help | help", forks::two_calls, 2, false},
+    {"two forks of one place | help", forks::reused, 1, false},
+    {"a fork, a call | a worker", forks::one_call, 1, true},
+    {"a fork, a call, a call | help", forks::in_turn, 1, false},
+    {"a fork, a helper that calls | a worker", forks::call_from_helper, 1, true},
+    {"a fork, two calls | a worker | a worker", forks::two_calls, 2, true},
+    {"two forks of one place | a worker", forks::reused, 1, true},
+};
+outcome explore_forks(const fork_shape& s, const mutant& broken, std::uint64_t most,
+                      bool membarrier = false) {
+  const limits bounds{.executions = most, .stale_reads = 1, .membarrier = membarrier};
+  explorer looks, sleeps;
+  outcome found = looks.explore([&] { return std::make_unique<fork_scenario<one_look>>(s); }, broken, bounds);
+  if (found.failed) return found;
+  const outcome more =
+      sleeps.explore([&] { return std::make_unique<fork_scenario<no_look>>(s); }, broken, bounds);
+  found.executions += more.executions;
+  found.complete = found.complete && more.complete;
+  found.failed = more.failed;
+  found.what = more.what;
+  return found;
+}
+
+TEST_CASE("bulk_board: every call of a fork that is waited for is taken, and none runs after its end") {
+  std::printf("  %-44s %13s\n", "bulk_board, forks", "interleavings");
+  for (const fork_shape& s : fork_shapes) {
+    for (const bool membarrier : {false, true}) {
+      const outcome found = explore_forks(s, {}, 20'000, membarrier);
+      std::printf("  %-44s %13llu%s\n", s.name, static_cast<unsigned long long>(found.executions),
+                  found.complete ? "" : "  not all");
+      std::fflush(stdout);
+      CHECK_MESSAGE(!found.failed, s.name << ": " << found.what);
+    }
+  }
+}
+
 TEST_CASE("bulk_board: each access stronger than relaxed is needed by some scenario") {
   struct weakened {
     access what;
@@ -179,6 +291,10 @@ TEST_CASE("bulk_board: each access stronger than relaxed is needed by some scena
                                           {access::bulk_left, "bulk_left"},
                                           {access::bulk_left_asleep, "bulk_left_asleep"},
                                           {access::bulk_wake_fence, "bulk_wake_fence", mutant::omit}};
+  const std::vector<weakened> of_forks = {{access::fork_call, "fork_call"},
+                                          {access::fork_bit, "fork_bit"},
+                                          {access::fork_clear, "fork_clear"},
+                                          {access::fork_end, "a fork whose calls stay", mutant::omit}};
   std::string file;
   for (const weakened& w : stronger) {
     std::string by;
@@ -208,6 +324,18 @@ TEST_CASE("bulk_board: each access stronger than relaxed is needed by some scena
     std::printf("  %-30s caught by: %s\n", name, by.empty() ? "NOTHING" : by.c_str());
     CHECK_MESSAGE(!by.empty(), std::string(name) << ": no scenario sees it");
   }
+  for (const weakened& w : of_forks) {
+    std::string by;
+    for (const fork_shape& s : fork_shapes) {
+      if (explore_forks(s, {w.name, w.how, w.what}, 100'000).failed) {
+        by = s.name;
+        break;
+      }
+    }
+    std::printf("  %-30s caught by: %s\n", w.name, by.empty() ? "NOTHING" : by.c_str());
+    std::fflush(stdout);
+    CHECK_MESSAGE(!by.empty(), std::string(w.name) << ": no scenario sees it");
+  }
   // No other in the source but the two of the slots' owners: what these order is plain memory of the board,
   // which the thread sanitizer watches when several threads call.
   std::ifstream in(file);
@@ -215,7 +343,7 @@ TEST_CASE("bulk_board: each access stronger than relaxed is needed by some scena
   const std::string text((std::istreambuf_iterator<char>(in)), {});
   const std::regex order("memory_order_(acquire|release|acq_rel|seq_cst)");
   const auto found = std::distance(std::sregex_iterator(text.begin(), text.end(), order), {});
-  CHECK(found == static_cast<std::ptrdiff_t>(stronger.size()) - 1 + 2);
+  CHECK(found == static_cast<std::ptrdiff_t>(stronger.size() - 1 + of_forks.size() - 1) + 2);
 }
 
 }  // namespace

@@ -15,6 +15,9 @@
 //                                 without it they are taken to sleep
 //   processors()                  how many of its threads run at once, where it has more of them
 //   stay_awake(), may_sleep()     between them idle threads poll for longer: see awake
+//   fork(work), call_helpers(work, n), help_bulk(work), join(work)
+//                                 idle threads are called to a piece of work while it goes on, and nobody
+//                                 waits for them before the end: see ForkingExecutor
 //
 // worker is below concurrency(), and no two bodies of one call run with the same worker at once.
 // The result of a verb depends on the grain that it chose, never on concurrency() or on which thread ran
@@ -48,6 +51,41 @@ template <class E>
 concept BulkExecutor = requires(E& executor, index_t n, detail::any_bulk_body body) {
   executor.parallel_for(n, n, body);
   { executor.concurrency() } -> std::convertible_to<int>;
+};
+
+/// Work to which idle threads of an executor are called while it goes on. It lives with the thread that
+/// forks, which works too, until join() has returned.
+struct forked_work {
+  /// A helper's part of it: runs until nothing is left to do now, and waits for nobody.
+  void (*help)(void* body, int worker) noexcept;
+  /// A thread inside has called parallel_for: the thread that forked, if it waits, may take part (help_bulk).
+  void (*bulk_begins)(void* body) noexcept;
+  void* body;
+
+  // The executor's.
+  const void* executor = nullptr;
+  forked_work* outer = nullptr;
+  int place = -1;
+};
+
+/// A bulk executor whose threads can be called to help by a thread that does not wait for them.
+///
+///   if (executor.fork(work)) {             false: not now; parallel_for instead
+///     executor.call_helpers(work, 2);      two calls of work.help, on threads that are idle or become it
+///     ...                                  again and again, by this thread and by helpers
+///     executor.help_bulk(work);            pieces of the bulk work that a thread inside shares; false: none
+///     executor.join(work);                 calls that have not begun are dropped; waits for those inside
+///   }
+///
+/// A helper's number is below concurrency(), not that of the thread that forks, and no two helpers of one
+/// work have the same at once. Between its calls a helper is free for other work. Forks of a thread nest.
+/// call_helpers does not block and allocates nothing.
+template <class E>
+concept ForkingExecutor = BulkExecutor<E> && requires(E& executor, forked_work& work, int calls) {
+  { executor.fork(work) } -> std::same_as<bool>;
+  { executor.help_bulk(work) } -> std::same_as<bool>;
+  executor.call_helpers(work, calls);
+  executor.join(work);
 };
 
 template <class E>

@@ -42,6 +42,26 @@ class executor_ref {
           } else {
             static_cast<void>(self), static_cast<void>(on);
           }
+        }),
+        fork_([](void* self, forked_work& work, fork_step step, int calls) {
+          if constexpr (ForkingExecutor<E>) {
+            E& to = *static_cast<E*>(self);
+            switch (step) {
+              case fork_step::begin:
+                return to.fork(work);
+              case fork_step::bulk:
+                return to.help_bulk(work);
+              case fork_step::call:
+                to.call_helpers(work, calls);
+                break;
+              case fork_step::join:
+                to.join(work);
+            }
+          } else {
+            static_cast<void>(self), static_cast<void>(work), static_cast<void>(step),
+                static_cast<void>(calls);
+          }
+          return false;
         }) {}
 
   /// See BulkExecutor.
@@ -58,8 +78,14 @@ class executor_ref {
   [[nodiscard]] int processors() const { return processors_(executor_); }
   void stay_awake() const { keep_awake_(executor_, true); }
   void may_sleep() const { keep_awake_(executor_, false); }
+  /// See ForkingExecutor; false where the executor is none.
+  [[nodiscard]] bool fork(forked_work& work) const { return fork_(executor_, work, fork_step::begin, 0); }
+  void call_helpers(forked_work& work, int calls) const { fork_(executor_, work, fork_step::call, calls); }
+  [[nodiscard]] bool help_bulk(forked_work& work) const { return fork_(executor_, work, fork_step::bulk, 0); }
+  void join(forked_work& work) const { fork_(executor_, work, fork_step::join, 0); }
 
  private:
+  enum class fork_step : unsigned char { begin, call, bulk, join };
   struct piece {
     void* body;
     void (*run)(void* body, index_t begin, index_t end, int worker);
@@ -72,8 +98,9 @@ class executor_ref {
   bool (*polls_)(void* self);
   int (*processors_)(void* self);
   void (*keep_awake_)(void* self, bool on);
+  bool (*fork_)(void* self, forked_work& work, fork_step step, int calls);
 };
 
-static_assert(BulkExecutor<executor_ref>);
+static_assert(BulkExecutor<executor_ref> && ForkingExecutor<executor_ref>);
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -27,6 +27,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/plan/digraph.hpp>
+#include <deeprec/plan/list_schedule.hpp>
 #include <deeprec/plan/task_list.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -35,6 +36,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 enum class task_order : unsigned char {
   by_kind,   ///< of the ready ops one of the kind that ran last; so the same code runs many times in a row
   as_added,  ///< of the ready ops the one that was added first
+  critical_first,  ///< of the ready ops the one with the longest way to an end, by the ops' costs
 };
 
 /// The flat form of a task_list. It owns the tasks with the list, and holds no state of a run.
@@ -59,8 +61,8 @@ class task_plan {
   /// @threads reentrant
   /// @error   invalid_value: an edge or an effect of an op that the list does not have (item = the other op
   ///          of the edge, value = the unknown number), an op after itself, a cycle (its ops are named), an
-  ///          op colocated with an unknown one or itself, a negative cost; the text names the op. Throws
-  ///          std::bad_alloc
+  ///          op colocated with an unknown one or itself, a cost that is negative, infinite or no number; the
+  ///          text names the op. Throws std::bad_alloc
   [[nodiscard]] static result<task_plan> compile(const task_list& list,
                                                  task_order order = task_order::by_kind) {
     task_plan made;
@@ -71,10 +73,34 @@ class task_plan {
     std::vector<digraph::edge> edges;
     if (fault_or_none wrong = made.collect_edges(list, edges)) return *std::move(wrong);
     made.graph_ = digraph(list.rows_.size(), edges);
-    made.order_ =
-        order == task_order::by_kind ? made.order_by_kind() : made.graph_.order_by(std::greater<>());
-    if (made.order_.size() != list.rows_.size()) return made.cycle();
-    made.place_in_order(list);
+    if (!made.find_order(order)) return made.cycle();
+    made.place_in_order([&](std::size_t op) { return list.rows_[op].state; });
+    return {std::move(made)};
+  }
+
+  /// The same ops, tasks and edges with other costs, such as cost_run has measured; so another order, and the
+  /// same results of every task. The tasks are shared with this plan.
+  ///
+  /// @param costs  of each op, in one unit: nanoseconds beside a cost_run
+  /// @cost    as compile, without effects
+  /// @threads thread-safe
+  /// @error   invalid_value: not a cost for each op, or one that is negative, infinite or no number; the text
+  ///          names the op. Throws std::bad_alloc
+  [[nodiscard]] result<task_plan> with_costs(std::span<const double> costs,
+                                             task_order order = task_order::critical_first) const {
+    if (costs.size() != costs_.size()) {
+      return status(errc::invalid_value, "task_plan::with_costs: each op must have a cost",
+                    {.value = static_cast<index_t>(costs.size())});
+    }
+    for (index_t v = 0; v < size(); ++v) {
+      if (!is_cost(costs[index(v)])) return refused(must_be_a_cost, v, 0);
+    }
+    task_plan made(*this);
+    made.costs_.assign(costs.begin(), costs.end());
+    made.groups_.clear();
+    made.states_.clear();
+    static_cast<void>(made.find_order(order));
+    made.place_in_order([&](std::size_t op) { return states_[index(position_[op])]; });
     return {std::move(made)};
   }
 
@@ -146,6 +172,14 @@ class task_plan {
     std::int32_t count;
   };
   using fault_or_none = std::optional<fault>;
+  static constexpr const char* must_be_a_cost =
+      "task_plan: the cost of an op must be finite and not negative";
+
+  task_plan(const task_plan&) = default;
+
+  static bool is_cost(double cost) noexcept {
+    return cost >= 0 && cost <= (std::numeric_limits<double>::max)();
+  }
   using numbers = std::vector<std::int32_t>;
 
   template <class Number>
@@ -194,7 +228,7 @@ class task_plan {
     const auto known = [n](index_t op) { return 0 <= op && op < n; };
     for (index_t v = 0; v < n; ++v) {
       const task_list::entry op = list.at(v);
-      if (!(op.cost >= 0)) return refused("task_plan: the cost of an op must not be negative", v, 0);
+      if (!is_cost(op.cost)) return refused(must_be_a_cost, v, 0);
       if (op.leader != -1 && (!known(op.leader) || op.leader == v)) {
         return refused("task_plan: an op must be colocated with another one of the list", v, op.leader);
       }
@@ -252,6 +286,22 @@ class task_plan {
     }
   }
 
+  // False: there is a cycle.
+  bool find_order(task_order order) {
+    if (order == task_order::critical_first) {
+      order_ = graph_.order_as_ready();
+      if (order_.size() != costs_.size()) return false;
+      std::vector<double> ranks(costs_.size());
+      upward_ranks(graph_, order_, std::span<const double>(costs_), std::span<double>(ranks));
+      order_ = graph_.order_by([&](std::int32_t a, std::int32_t b) {
+        return ranks[index(a)] != ranks[index(b)] ? ranks[index(a)] < ranks[index(b)] : a > b;
+      });
+    } else {
+      order_ = order == task_order::by_kind ? order_by_kind() : graph_.order_by(std::greater<>());
+    }
+    return order_.size() == costs_.size();
+  }
+
   // A list of ready ops for each kind; a queue of the kinds that have some. A kind is left when its list is
   // empty, for the one that has waited longest.
   numbers order_by_kind() const {
@@ -291,12 +341,13 @@ class task_plan {
                    cycle_text(way, [&](std::int32_t op) { return name(op); }));
   }
 
-  void place_in_order(const task_list& list) {
+  template <class State>
+  void place_in_order(const State& state) {
     position_.resize(order_.size());
     for (std::size_t p = 0; p < order_.size(); ++p) {
       const auto op = index(order_[p]);
       position_[op] = static_cast<std::int32_t>(p);
-      states_.push_back(list.rows_[op].state);
+      states_.push_back(state(op));
       if (p == 0 || kind_numbers_[index(order_[p - 1])] != kind_numbers_[op]) {
         groups_.push_back({kinds_[index(kind_numbers_[op])], static_cast<std::int32_t>(p), 0});
       }

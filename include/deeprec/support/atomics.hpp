@@ -78,6 +78,23 @@ enum class access : unsigned char {
   bulk_take,         ///< a caller takes a slot
   bulk_give_back,    ///< it gives it back
   bulk_wake_fence,   ///< between the bit of a call and the number of those who poll
+  fork_call,         ///< a fork asks for helpers
+  fork_bit,          ///< its bit is set
+  fork_clear,        ///< who took the last call clears it
+  // op_runner and its ready sets (plan/)
+  op_counted,   ///< an op has ended: it is counted for a successor
+  end_counted,  ///< the same for an op without successors
+  run_ended,    ///< the owner reads whether all of them have
+  ready_add,    ///< an op is ready for any thread
+  deque_push,   ///< the same in the deque of a thread
+  deque_seen,
+  rank_add,      ///< the same by its rank
+  rank_part,     ///< and in the bits of the words that hold some
+  rank_clear,    ///< who took the last op of a word clears its bit
+  rank_take,     ///< a thread takes it
+  ready_seen,    ///< a thread finds it
+  crew_publish,  ///< the epoch of what is ready goes on
+  crew_look,     ///< read before a last look at what is ready
   // stale_window (pipeline/)
   version_publish,   ///< an update of a shard has ended
   version_read,      ///< a lookup reads the version of its shard
@@ -127,6 +144,11 @@ enum class access : unsigned char {
   bulk_hint,     ///< the bits of the calls
   bulk_claim,    ///< a piece is taken
   bulk_close,    ///< no piece is left
+  fork_end,      ///< no call of a fork begins any more
+  ready_claim,   ///< a place of what is ready is taken
+  deque_take,    ///< an op of a deque is
+  crew_leave,    ///< a helper leaves a run, unless the epoch went on
+  crew_sleep,    ///< its owner is about to sleep, unless the epoch went on
   bytes_take,
   bytes_give,
   bytes_seen,

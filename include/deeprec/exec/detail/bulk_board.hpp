@@ -6,6 +6,8 @@
 //                     who takes the last piece closes the slot
 //   waits until the count is 0     <────────     leaves
 //
+// A fork is a slot without pieces: it counts calls, which workers take one each; its owner waits at its end.
+//
 // "Open" and the number of workers inside are one word: nobody joins a slot that is closed, so at 0 no worker
 // looks at the call any more. Neither side locks, and neither makes a system call while the other one polls.
 // Not here: threads, and what a piece is (thread_pool.hpp).
@@ -24,34 +26,14 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
-#include <deeprec/exec/detail/affinity.hpp>
+#include <deeprec/core/executor.hpp>
+#include <deeprec/exec/detail/polling.hpp>
 #include <deeprec/queue/event_count.hpp>
 #include <deeprec/support/atomics.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// Polls without a system call for some microseconds, then lets other threads run between looks: a thread
-/// that polls on a processor that somebody else needs gives it away.
-struct polling {
-  static constexpr unsigned between_clocks = 32, between_yields = 64, before_yields = 1024;
-
-  /// The processor that this thread runs on.
-  static int processor() noexcept { return sched_getcpu(); }
-  static void leave(int processor) noexcept { leave_processor(processor); }
-
-  /// Until ready() or, looked at now and then, over().
-  template <class Atomics, class Ready, class Over>
-  static bool until(const Ready& ready, const Over& over) {
-    for (unsigned n = 1;; ++n) {
-      if (ready()) return true;
-      Atomics::relax();
-      if (n % between_clocks == 0 && over()) return ready();
-      if (n >= before_yields && n % between_yields == 0) Atomics::yield();
-    }
-  }
-};
-
-/// @threads run, help and the two scopes: any thread; work: one thread for each worker
+/// @threads run, help, forks and the two scopes: any thread; work: one thread for each worker
 /// Slots: calls that are shared at once, at most 62; a call beyond them runs on its own thread
 template <class Atomics = std_atomics, class Polling = polling, int Slots = 32>
 class bulk_board {
@@ -67,9 +49,11 @@ class bulk_board {
 
   /// Calls every piece: the caller and the workers that join in. Returns when none of them runs any more.
   ///
+  /// @param inside  the fork that the caller works in, or null
   /// @pre     n > 0, grain > 0
   /// @error   what the body of the smallest begin threw
-  void run(piece_call call, const void* body, index_t n, index_t grain, int worker) {
+  void run(piece_call call, const void* body, index_t n, index_t grain, int worker,
+           const forked_work* inside = nullptr) {
     const index_t pieces = (n - 1) / grain + 1;
     const int at = take_slot();
     if (at < 0) {  // more calls at once than slots: this one is not shared
@@ -80,11 +64,8 @@ class bulk_board {
       return;
     }
     slot& s = slots_[static_cast<std::size_t>(at)];
-    s.call = call;
-    s.body = body;
-    s.n = n;
-    s.grain = grain;
-    s.pieces = pieces;
+    s.call = call, s.body = body, s.inside = inside;
+    s.n = n, s.grain = grain, s.pieces = pieces;
     // relaxed: published with the state
     s.cursor.store(0, Atomics::at(access::looked_at, std::memory_order_relaxed));
     // release: who joins sees the call
@@ -92,29 +73,62 @@ class bulk_board {
     // relaxed: a hint; a worker that is about to sleep looks again behind a fence
     open_.fetch_or(bit(at), Atomics::at(access::bulk_hint, std::memory_order_relaxed));
     wake(pieces - 1);
+    if (inside != nullptr) inside->bulk_begins(inside->body);
     if (take_pieces(at, worker) == pieces) call_over_helpers();
     wait_until_left(s);
 #if DEEPREC_EXCEPTIONS
     std::exception_ptr failure = std::exchange(s.failure, nullptr);
 #endif
-    // release: the next owner writes to the slot after this one has read it
-    taken_.fetch_and(~bit(at), Atomics::at(access::bulk_give_back, std::memory_order_release));
+    give_slot_back(at);
 #if DEEPREC_EXCEPTIONS
     if (failure) std::rethrow_exception(failure);
 #endif
   }
 
-  /// Takes pieces of the newest open call. False: there is none.
-  bool help(int worker) {
+  /// A slot for a fork: helpers run call(body, 0, 1, worker) for each call that call_fork() adds. -1: none.
+  [[nodiscard]] int open_fork(piece_call call, const void* body) noexcept {
+    const int at = take_slot();
+    if (at < 0) return at;
+    slot& s = slots_[static_cast<std::size_t>(at)];
+    s.call = call, s.body = body, s.inside = nullptr;
+    s.pieces = 0;
+    return at;
+  }
+  /// By the owner and by helpers inside.
+  void call_fork(int at, int calls) noexcept {
+    slot& s = slots_[static_cast<std::size_t>(at)];
+    // release: who joins sees the fork
+    s.state.fetch_add(static_cast<std::uint64_t>(calls) * one_call,
+                      Atomics::at(access::fork_call, std::memory_order_release));
+    // release: who clears the bit after this sees the calls
+    open_.fetch_or(bit(at), Atomics::at(access::fork_bit, std::memory_order_release));
+    wake(calls);
+  }
+  /// By the owner. From here on no call begins; returns when none runs any more.
+  void end_fork(int at) noexcept {
+    slot& s = slots_[static_cast<std::size_t>(at)];
+    // relaxed, as all of them are of the one order of the word's changes
+    s.state.fetch_and(~all_calls, Atomics::at(access::fork_end, std::memory_order_relaxed));
+    wait_until_left(s);
+    // Behind the wait: a helper that left may have set it again.
+    open_.fetch_and(~bit(at), Atomics::at(access::bulk_hint, std::memory_order_relaxed));
+    give_slot_back(at);
+  }
+
+  /// Takes pieces of the newest open call, or a call of a fork; with `inside`, only pieces of a call that a
+  /// thread in that fork has made. False: there is none.
+  bool help(int worker, const forked_work* inside = nullptr) {
     // relaxed: only a hint, the slot's own word decides
     std::uint64_t bits = open_.load(Atomics::at(access::bulk_hint, std::memory_order_relaxed)) & ~is_stopping;
     while (bits != 0) {
       const int at = 63 - std::countl_zero(bits);
       slot& s = slots_[static_cast<std::size_t>(at)];
-      if (join(s)) {
-        take_pieces(at, worker);
+      if (join(at, inside != nullptr)) {
+        const bool takes = inside == nullptr || s.inside == inside;
+        if (takes && s.pieces > 0) take_pieces(at, worker);
+        if (takes && s.pieces == 0) s.call(s.body, 0, 1, worker);
         leave(s);
-        return true;
+        if (takes) return true;
       }
       bits &= ~bit(at);
     }
@@ -172,7 +186,9 @@ class bulk_board {
   static constexpr nanoseconds between_calls_over = std::chrono::milliseconds(2);
   static_assert(Slots <= 62);
 
-  // slot::state: | open 1 | the caller sleeps 1 | workers inside 32 |
+  // slot::state: | calls of a fork 30 | open 1 | the caller sleeps 1 | workers inside 32 |
+  static constexpr std::uint64_t one_call = std::uint64_t{1} << 34;
+  static constexpr std::uint64_t all_calls = ~(one_call - 1);
   static constexpr std::uint64_t is_open = std::uint64_t{1} << 33;
   static constexpr std::uint64_t caller_sleeps = std::uint64_t{1} << 32;
   static constexpr std::uint32_t inside(std::uint64_t state) noexcept {
@@ -190,7 +206,8 @@ class bulk_board {
     const void* body = nullptr;
     index_t n = 0;
     index_t grain = 1;
-    index_t pieces = 0;
+    index_t pieces = 0;                   // 0: a fork
+    const forked_work* inside = nullptr;  // where the call was made
     // Under failing_.
     std::exception_ptr failure;
     index_t failed_at = 0;
@@ -211,6 +228,10 @@ class bulk_board {
     }
   }
 
+  void give_slot_back(int at) noexcept {
+    // release: the next owner writes to the slot after this one has read it
+    taken_.fetch_and(~bit(at), Atomics::at(access::bulk_give_back, std::memory_order_release));
+  }
   // Wakes a worker for each piece that none polls for.
   void wake(index_t wanted) noexcept {
     // Bit, fence, number of those who poll here; number, fence, bit in wait_for_work(): a worker that
@@ -245,18 +266,32 @@ class bulk_board {
     if (shared >= 0 && shared == Polling::processor()) Polling::leave(shared);
   }
 
-  bool join(slot& s) noexcept {
+  // Calls with pieces only, or forks as well.
+  bool join(int at, bool pieces) noexcept {
+    slot& s = slots_[static_cast<std::size_t>(at)];
     // relaxed: a first guess for the exchange
     std::uint64_t seen = s.state.load(Atomics::at(access::looked_at, std::memory_order_relaxed));
-    while ((seen & is_open) != 0) {
+    while ((seen & (pieces ? is_open : is_open | all_calls)) != 0) {
+      const std::uint64_t to = (seen & is_open) != 0 ? seen + 1 : seen - one_call + 1;
       // acquire: the call
-      if (s.state.compare_exchange_weak(seen, seen + 1,
-                                        Atomics::at(access::bulk_join, std::memory_order_acquire),
+      if (s.state.compare_exchange_weak(seen, to, Atomics::at(access::bulk_join, std::memory_order_acquire),
                                         std::memory_order_relaxed)) {
+        if ((to & (is_open | all_calls)) == 0) clear_bit_of_fork(at);
         return true;
       }
     }
     return false;
+  }
+  // By a helper that took the last call. Calls that were added since get the bit and a wake-up again.
+  void clear_bit_of_fork(int at) noexcept {
+    slot& s = slots_[static_cast<std::size_t>(at)];
+    // acquire: the calls that were added before the bit which is cleared was set
+    open_.fetch_and(~bit(at), Atomics::at(access::fork_clear, std::memory_order_acquire));
+    const std::uint64_t calls =
+        s.state.load(Atomics::at(access::looked_at, std::memory_order_relaxed)) / one_call;
+    if (calls == 0) return;
+    open_.fetch_or(bit(at), Atomics::at(access::bulk_hint, std::memory_order_relaxed));
+    wake(static_cast<index_t>(calls));
   }
   void leave(slot& s) noexcept {
     // release: what the pieces wrote. From here on the slot may be another call's
