@@ -319,6 +319,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/detail/lane_plan.hpp
     include/deeprec/graph/step/detail/lane_run.hpp
     include/deeprec/graph/step/detail/op_checks.hpp
+    include/deeprec/graph/step/detail/scheduled_run.hpp
     include/deeprec/graph/step/detail/staged_run.hpp
     include/deeprec/graph/step/detail/staged_window.hpp
     include/deeprec/graph/step/detail/stale_reads.hpp
@@ -339,6 +340,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/lane_steps.hpp
     include/deeprec/graph/step/op_attribute.hpp
     include/deeprec/graph/step/op_ref.hpp
+    include/deeprec/graph/step/op_schedule.hpp
     include/deeprec/graph/step/plan_memory.hpp
     include/deeprec/graph/step/staged_options.hpp
     include/deeprec/graph/step/staged_program.hpp

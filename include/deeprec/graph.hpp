@@ -29,6 +29,7 @@
 #include <deeprec/graph/step/lane_steps.hpp>
 #include <deeprec/graph/step/op_attribute.hpp>
 #include <deeprec/graph/step/op_ref.hpp>
+#include <deeprec/graph/step/op_schedule.hpp>
 #include <deeprec/graph/step/plan_memory.hpp>
 #include <deeprec/graph/step/staged_options.hpp>
 #include <deeprec/graph/step/staged_program.hpp>

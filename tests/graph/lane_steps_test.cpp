@@ -353,7 +353,13 @@ TEST_CASE("by_lanes: parts run with their share of the samples, on threads of th
   CHECK(calls.load() == 2 * chunk_count(29, small));
   CHECK(wrong.load() == 0);
   CHECK(state.get(counted).values() == state.get(static_cast<const value<rows_value>&>(in)).values());
-  CHECK(program.run_on(pool, state).or_throw() == false);
+  for (const op_schedule schedule : {op_schedule::as_ready, op_schedule::by_cost}) {
+    const auto both = step_program::compile(g, {.samples = by_lanes(small), .schedule = schedule});
+    CHECK(both.code() == errc::unsupported);
+    CHECK(both.message().find("a step that is cut by samples must run its ops in turn") != std::string::npos);
+    CHECK(staged_program::compile(g, {.samples = by_lanes(small), .schedule = schedule}).code() ==
+          errc::unsupported);
+  }
 }
 
 TEST_CASE("by_lanes: a staged program runs its rest by parts, with the same bits") {

@@ -339,10 +339,16 @@ TEST_CASE("plan_memory: what cannot hold is refused, and the state is as it was"
   plan.graph += 1000;
   CHECK(place_values(state, plan).code() == errc::shape_mismatch);
   plan.graph -= 1000;
-  CHECK(program.run_on(pool, state).or_throw());
+  {
+    const step_program beside =
+        step_program::compile(steps.graph, {.schedule = op_schedule::as_ready}).or_throw();
+    step_state on_threads = beside.make_state();
+    CHECK(beside.run(pool, on_threads).or_throw());
+    CHECK(plan_memory(beside, on_threads).code() == errc::unsupported);
+    CHECK(place_values(on_threads, plan).code() == errc::unsupported);
+    CHECK(beside.run(pool, on_threads).or_throw());
+  }
   place_values(state, plan).or_throw();
-  const result<bool> on_threads = program.run_on(pool, state);
-  CHECK(on_threads.code() == errc::unsupported);
   CHECK(program.run(pool, state).or_throw());
 
   allowance all;

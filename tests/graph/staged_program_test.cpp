@@ -74,7 +74,8 @@ TEST_CASE("staged_program: random graphs give the bits of the uncut step") {
         CAPTURE(producers);
         step_world world;
         const built_steps built = build_steps(steps, world);
-        const staged_options options{.capacity = capacity, .producers = producers};
+        const staged_options options{
+            .capacity = capacity, .producers = producers, .schedule = static_cast<op_schedule>(random() % 4)};
         result<staged_program> program = cuts[c] ? staged_program::compile(built.graph, *cuts[c], options)
                                                  : staged_program::compile(built.graph, options);
         if (!program && program.code() == errc::unsupported && producers > 1) {

@@ -180,7 +180,8 @@ TEST_CASE("staged_program: lookup t sees the updates up to t - W and no others")
     CHECK_FALSE(expected == expected_of(window - 1, 60));
     for (int i = 0; i < 12; ++i) {
       const staged_options options{.capacity = 1 + random() % 10,
-                                   .producers = 1 + static_cast<int>(random() % 3)};
+                                   .producers = 1 + static_cast<int>(random() % 3),
+                                   .schedule = static_cast<op_schedule>(i % 4)};
       const int cuts = 1 + i % 2;
       CAPTURE(window);
       CAPTURE(cuts);
@@ -208,7 +209,8 @@ TEST_CASE("staged_program: runs with a window that are stopped and go on are one
     std::vector<std::uint64_t> stops;
     for (std::uint64_t at = 0; at < 50; at += 1 + random() % 9) stops.push_back(at);
     const staged_options options{.capacity = 1 + random() % 6,
-                                 .producers = 1 + static_cast<int>(random() % 3)};
+                                 .producers = 1 + static_cast<int>(random() % 3),
+                                 .schedule = static_cast<op_schedule>(i % 4)};
     CAPTURE(window);
     CAPTURE(options.capacity);
     CAPTURE(options.producers);
@@ -260,7 +262,8 @@ TEST_CASE("staged_program: a step of a window that fails ends the run, and the n
     }
     const auto window = static_cast<index_t>(2 + random() % 4);
     const staged_options options{.capacity = 1 + random() % 6,
-                                 .producers = 1 + static_cast<int>(random() % 3)};
+                                 .producers = 1 + static_cast<int>(random() % 3),
+                                 .schedule = static_cast<op_schedule>(i % 4)};
     CAPTURE(window);
     CAPTURE(options.capacity);
     CAPTURE(options.producers);

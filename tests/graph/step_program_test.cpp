@@ -41,10 +41,12 @@ void close(bits& made, const step_world& world) {
 }
 
 template <class Run>
-bits run_program(const described_steps& steps, task_order order, const Run& run) {
+bits run_program(const described_steps& steps, task_order order, const Run& run,
+                 op_schedule schedule = op_schedule::in_turn) {
   step_world world;
   const built_steps built = build_steps(steps, world);
-  const step_program program = step_program::compile(built.graph, order).or_throw();
+  const step_program program =
+      step_program::compile(built.graph, {.order = order, .schedule = schedule}).or_throw();
   step_state state = program.make_state();
   bits made;
   while (run(program, state)) made.push_back(all_values(built, state));
@@ -109,9 +111,12 @@ TEST_CASE("step_program: interpreter, run and run_on of random graphs give the s
     };
     CHECK(run_program(steps, task_order::as_added, here) == expected);
     CHECK(run_program(steps, task_order::by_kind, here) == expected);
-    CHECK(run_program(steps, task_order::as_added, [&](const step_program& p, step_state& s) {
-            return p.run_on(pool, s).or_throw();
-          }) == expected);
+    for (const op_schedule schedule : {op_schedule::as_ready, op_schedule::stealing, op_schedule::by_cost}) {
+      CHECK(run_program(
+                steps, task_order::as_added,
+                [&](const step_program& p, step_state& s) { return p.run(pool, s).or_throw(); },
+                schedule) == expected);
+    }
     // Broken on purpose: without the effects the order of writes is left open.
     const bits hidden = run_interpreter(steps, random, true);
     for (int again = 0; again < 4; ++again) {
@@ -225,13 +230,14 @@ TEST_CASE("step_program: errors name the op") {
       },
       read);
   g.add<int>("behind", [](const int& in, int& out) { out = in; }, half);
-  const step_program program = step_program::compile(g).or_throw();
-  step_state state = program.make_state();
   thread_pool pool(2);
-  for (const bool threads : {false, true}) {
+  for (const op_schedule schedule :
+       {op_schedule::in_turn, op_schedule::as_ready, op_schedule::stealing, op_schedule::by_cost}) {
+    const step_program program = step_program::compile(g, {.schedule = schedule}).or_throw();
+    step_state state = program.make_state();
     const auto run = [&](int now) {
       mode = now;
-      return threads ? program.run_on(pool, state) : program.run(pool, state);
+      return program.run(pool, state);
     };
     CHECK(run(0).or_throw());
     const result<bool> source = run(1);
@@ -259,9 +265,9 @@ TEST_CASE("step_program: errors name the op") {
     const std::stop_token token = stop.get_token();
     context ctx{pool};
     ctx.stop = &token;
-    CHECK((threads ? program.run_on(ctx, state) : program.run(ctx, state)).code() == errc::stopped);
+    CHECK(program.run(ctx, state).code() == errc::stopped);
+    CHECK(state.step() == 2);
   }
-  CHECK(state.step() == 4);
 }
 
 TEST_CASE("step_program: where the source ends, no op runs") {
@@ -270,15 +276,16 @@ TEST_CASE("step_program: where the source ends, no op runs") {
   g.add("alone", [&] { ++ran; });
   const auto read = g.source<int>("read", [](int&) { return false; });
   g.add("fed", [&](const int&) { ++ran; }, read).external();
-  const step_program program = step_program::compile(g).or_throw();
-  step_state state = program.make_state();
   thread_pool pool(3);
-  CHECK(!program.run(pool, state).or_throw());
-  CHECK(!program.run_on(pool, state).or_throw());
+  for (const op_schedule schedule : {op_schedule::in_turn, op_schedule::as_ready}) {
+    const step_program program = step_program::compile(g, {.schedule = schedule}).or_throw();
+    step_state state = program.make_state();
+    CHECK(!program.run(pool, state).or_throw());
+    CHECK(state.step() == 0);
+  }
   step_interpreter interpreter(g);
   CHECK(!interpreter.step(pool, [](index_t) { return 0; }).or_throw());
   CHECK(ran == 0);
-  CHECK(state.step() == 0);
 }
 
 TEST_CASE("step_program: a stale read needs a window of its own") {
@@ -320,15 +327,21 @@ TEST_CASE("step_program: values live in the state's resource and are made once")
     CHECK(state.get(far).held == 3 + 21 * 100);
   }
   CHECK(memory.held == 0);
-  for (long n = 0; n < 4; ++n) {
-    shared.left = n;
-    bool refused = false;
-    try {
-      const step_state state = program.make_state(&memory);
-    } catch (const std::bad_alloc&) {
-      refused = true;
+  // The block, the pointers; on threads the state of the run.
+  for (const long needed : {2, 3}) {
+    const step_program refusing =
+        step_program::compile(g, {.schedule = needed == 2 ? op_schedule::in_turn : op_schedule::as_ready})
+            .or_throw();
+    for (long n = 0; n < 4; ++n) {
+      shared.left = n;
+      bool refused = false;
+      try {
+        const step_state state = refusing.make_state(&memory);
+      } catch (const std::bad_alloc&) {
+        refused = true;
+      }
+      CHECK(refused == (n < needed));
+      CHECK(memory.held == 0);
     }
-    CHECK(refused == (n < 3));
-    CHECK(memory.held == 0);
   }
 }

@@ -56,9 +56,12 @@ TEST_CASE("step_program, staged_program: a step allocates nothing") {
   thread_pool pool(3);
   steps_graph of(1'000'000);
   const step_program program = step_program::compile(of.graph).or_throw();
-  step_state state = program.make_state();
+  const step_program beside = step_program::compile(of.graph, {.schedule = op_schedule::as_ready}).or_throw();
+  const step_program by_cost = step_program::compile(of.graph, {.schedule = op_schedule::by_cost}).or_throw();
+  step_state state = program.make_state(), other = beside.make_state(), third = by_cost.make_state();
   const auto both = [&] {
-    return program.run(pool, state).or_throw() && program.run_on(pool, state).or_throw();
+    return program.run(pool, state).or_throw() && beside.run(pool, other).or_throw() &&
+           by_cost.run(pool, third).or_throw();
   };
   CHECK(both());
   const std::size_t before = news.load();

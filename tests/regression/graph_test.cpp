@@ -211,11 +211,10 @@ TEST_CASE("r08: a step that has begun ends, wherever a stop comes; one that has 
         while (it.step(pool, [](index_t) { return 0; }).or_throw()) ++steps;
         CHECK(steps == 6);
       } else {
-        const step_program program = step_program::compile(g).or_throw();
+        const op_schedule schedule = how == 0 ? op_schedule::in_turn : op_schedule::as_ready;
+        const step_program program = step_program::compile(g, {.schedule = schedule}).or_throw();
         step_state state = program.make_state();
-        const auto run = [&](const auto& on) {
-          return how == 0 ? program.run(on, state) : program.run_on(on, state);
-        };
+        const auto run = [&](const auto& on) { return program.run(on, state); };
         while ((more = run(ctx)) && more.value()) continue;
         check(more, whole, state.step());
         while (run(context{pool}).or_throw()) continue;

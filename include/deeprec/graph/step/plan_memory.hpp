@@ -34,18 +34,18 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @numerics deterministic, as plan_blocks
 /// @cost    O(ops + inputs), and plan_blocks of the values
 /// @threads reentrant
-/// @error   unsupported: a program by lanes; as plan_blocks. Throws std::bad_alloc
+/// @error   unsupported: a program whose ops run for parts or on threads; as plan_blocks. Throws std::bad_alloc
 /// @example @snippet tests/graph/plan_memory_test.cpp plan_memory
 [[nodiscard]] inline result<value_plan> plan_memory(const step_program& program, const step_state& sizes,
                                                     const block_plan_options& options = {}) {
   return detail::plan_values(detail::state_access::storage(sizes), program.plan(),
-                             detail::state_access::storage(sizes).runner != nullptr, options);
+                             detail::state_access::storage(sizes).runner == nullptr, options);
 }
 /// The same, for the values that are there once: of the ops behind the last cut.
 [[nodiscard]] inline result<value_plan> plan_memory(const staged_program& program,
                                                     const block_plan_options& options = {}) {
   return detail::plan_values(detail::staged_access::home(program), detail::staged_access::rest(program),
-                             detail::staged_access::by_lanes(program), options);
+                             detail::staged_access::runs_in_turn(program), options);
 }
 
 /// Moves the values of a state to their places, in a block of the state's resource.
@@ -56,14 +56,16 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///          own
 /// @cost    one allocation
 /// @threads one at a time for one state
-/// @error   shape_mismatch: the plan is of another graph. Throws what the resource throws: the state is as it
+/// @error   unsupported: as plan_memory; shape_mismatch: the plan is of another graph. Throws what the resource throws: the state is as it
 ///          was
 inline result<void> place_values(step_state& state, const value_plan& memory) {
-  return detail::place_in(detail::state_access::storage(state), memory);
+  detail::step_storage& storage = detail::state_access::storage(state);
+  return detail::place_in(storage, memory, storage.runner == nullptr);
 }
 /// The same, for the values behind the last cut.
 inline result<void> place_values(staged_program& program, const value_plan& memory) {
-  return detail::place_in(detail::staged_access::home(program), memory);
+  return detail::place_in(detail::staged_access::home(program), memory,
+                          detail::staged_access::runs_in_turn(program));
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

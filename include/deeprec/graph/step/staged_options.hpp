@@ -6,6 +6,7 @@
 #include <memory_resource>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/graph/step/op_schedule.hpp>
 #include <deeprec/graph/step/step_program.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -19,7 +20,8 @@ struct staged_options {
   std::pmr::memory_resource* staged_memory = std::pmr::get_default_resource();
   /// Feeds the placeholders of a step, before the ops behind the last cut.
   std::function<void(step_state&)> feed{};
-  sample_cut samples{};  ///< of the ops behind the last cut
+  sample_cut samples{};                         ///< of the ops behind the last cut
+  op_schedule schedule = op_schedule::in_turn;  ///< of the same, for whole batches
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

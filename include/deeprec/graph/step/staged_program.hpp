@@ -220,7 +220,7 @@ class staged_program {
     options.capacity = (std::max)(options.capacity, static_cast<std::size_t>(window->window() - 1));
     detail::step_core waiting = g;
     for (const index_t v : stale.value().updates)
-      waiting.op(v).node = std::make_shared<const detail::updating_node>(g.op(v).node, *window);
+      waiting.change(v).node = std::make_shared<const detail::updating_node>(g.op(v).node, *window);
     return make(waiting, flat, std::move(cuts), std::move(options), std::move(window), source);
   }
   static result<staged_program> make(const detail::step_core& g, const flat_graph& flat,
@@ -301,7 +301,7 @@ namespace detail {
 struct staged_access {
   static step_storage& home(const staged_program& program) noexcept { return program.run_->home(); }
   static const task_plan& rest(const staged_program& program) noexcept { return program.run_->plan(0); }
-  static bool by_lanes(const staged_program& program) noexcept { return program.run_->by_lanes(); }
+  static bool runs_in_turn(const staged_program& program) noexcept { return program.run_->runs_in_turn(); }
 };
 
 }  // namespace detail

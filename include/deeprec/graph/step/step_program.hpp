@@ -29,8 +29,10 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/step/detail/scheduled_run.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
+#include <deeprec/graph/step/op_schedule.hpp>
 #include <deeprec/graph/step/step_graph.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/plan/plan_run.hpp>
@@ -61,6 +63,7 @@ struct sample_cut {
 struct step_options {
   task_order order = task_order::as_added;
   sample_cut samples{};
+  op_schedule schedule = op_schedule::in_turn;  ///< of ops for whole batches
 };
 
 /// All values of one step in flight, for one step after another.
@@ -106,9 +109,9 @@ class step_state {
 namespace detail {
 
 struct state_access {
-  static step_state make(std::shared_ptr<const step_layout> layout, std::shared_ptr<const task_plan> plan,
-                         std::pmr::memory_resource* memory, const shared_values* shared = nullptr) {
-    return step_state(std::make_unique<step_storage>(std::move(layout), std::move(plan), memory, shared));
+  static step_state make(std::shared_ptr<const step_layout> layout, std::pmr::memory_resource* memory,
+                         const shared_values* shared = nullptr) {
+    return step_state(std::make_unique<step_storage>(std::move(layout), memory, shared));
   }
   static step_storage& storage(const step_state& state) noexcept { return *state.held_; }
 };
@@ -160,7 +163,8 @@ class step_program {
   /// @numerics deterministic: the same order for the same graph
   /// @cost    O(ops + inputs); allocates
   /// @threads reentrant
-  /// @error   as step_graph::flat(); unsupported: a stale read with a window above 1; as by_lanes(). Throws
+  /// @error   as step_graph::flat(); unsupported: a stale read with a window above 1,
+  ///          a schedule on threads of a step that is cut by samples; as by_lanes(). Throws
   ///          std::bad_alloc
   /// @example @snippet tests/graph/step_program_test.cpp step_program
   [[nodiscard]] static result<step_program> compile(const step_graph& graph, step_options options = {}) {
@@ -171,13 +175,17 @@ class step_program {
     auto layout = std::make_shared<const detail::step_layout>(g);
     result<task_plan> plan = detail::plan_steps(g, *layout, options.order, [](index_t) { return true; });
     if (!plan) return plan.fault();
-    step_program made(layout, std::make_shared<const task_plan>(std::move(plan).value()));
+    step_program made(layout, std::make_shared<const task_plan>(std::move(plan).value()), options.schedule);
     if (options.samples.make != nullptr) {
       auto cutter = options.samples.make(g, flat.value(), std::move(layout),
                                          std::vector<bool>(static_cast<std::size_t>(g.size()), true),
                                          options.order, options.samples);
       if (!cutter) return cutter.fault();
       made.cutter_ = std::move(cutter).value();
+    }
+    if (made.cutter_ != nullptr && options.schedule != op_schedule::in_turn) {
+      return status(errc::unsupported,
+                    "step_program::compile: a step that is cut by samples must run its ops in turn");
     }
     return made;
   }
@@ -193,19 +201,22 @@ class step_program {
   /// @error   throws what a value's constructor and the resource throw
   [[nodiscard]] step_state make_state(
       std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const {
-    step_state made = detail::state_access::make(layout_, plan_, memory);
-    if (cutter_ != nullptr) detail::state_access::storage(made).runner = cutter_->make_runner(memory);
+    step_state made = detail::state_access::make(layout_, memory);
+    detail::state_access::storage(made).runner = cutter_ != nullptr
+                                                     ? cutter_->make_runner(memory)
+                                                     : detail::make_scheduled_run(schedule_, *plan_, memory);
     return made;
   }
 
-  /// Runs one step on the calling thread, op by op; false: the source has ended, and nothing ran.
+  /// Runs one step, as step_options::schedule has it; false: the source has ended, and nothing ran.
   ///
   /// @param on a context or an executor: what ops get as step_call::on, without the stop token, which is
   ///           looked at before the step begins: a step that has begun ends
   /// @pre     the state is of this program
   /// @post    true: every op ran. stopped: nothing ran; false: nothing but the source. After another error
   ///          the step is incomplete: its item is gone, and variables are as the ops that had run left them
-  /// @cost    as run_inline: no allocation but those of the ops, 2 to 8 ns for an op
+  /// @cost    as run_inline: no allocation but those of the ops, 2 to 8 ns for an op; on threads as run_on: some
+  ///          100 ns for an op
   /// @threads one run at a time for one state
   /// @error   as run_inline: the status of the op that failed, with its name in the text and its number as
   ///          item; stopped, where the token requested it before the step. Throws task_error for the
@@ -220,36 +231,13 @@ class step_program {
       });
     });
   }
-  /// Runs one step on the threads of a bulk executor: an op begins when those that it needs have ended. With
-  /// by_lanes() it is run().
-  ///
-  /// @pre     the state is of this program; the resource of the context is thread-safe, since ops of one step
-  ///          run at once
-  /// @post    as run(), with its bits
-  /// @cost    as deeprec::run_on: no allocation but those of the ops, some 100 ns for an op
-  /// @threads one run at a time for one state
-  /// @error   as run(); unsupported: values share memory (place_values)
-  template <class C>
-  [[nodiscard]] result<bool> run_on(C&& on, step_state& state) const {
-    detail::check_step_executor<C>();
-    if (detail::state_access::storage(state).shares_memory()) {
-      return status(errc::unsupported,
-                    "step_program::run_on: values must not share memory, as plan_memory places them");
-    }
-    return counted(state, [&](detail::step_storage& step) {
-      return detail::run_step(on, *plan_, step, [&](const auto& ctx, detail::step_storage& s) {
-        if (s.runner != nullptr) return s.runner->run(ctx, s);
-        return deeprec::run_on(ctx, *s.run, static_cast<detail::step_cells*>(&s));
-      });
-    });
-  }
-
   /// The ops by the numbers of the graph; those that no step runs have no task.
   [[nodiscard]] const task_plan& plan() const noexcept { return *plan_; }
 
  private:
-  step_program(std::shared_ptr<const detail::step_layout> layout, std::shared_ptr<const task_plan> plan)
-      : layout_(std::move(layout)), plan_(std::move(plan)) {}
+  step_program(std::shared_ptr<const detail::step_layout> layout, std::shared_ptr<const task_plan> plan,
+               op_schedule schedule)
+      : layout_(std::move(layout)), plan_(std::move(plan)), schedule_(schedule) {}
 
   template <class Run>
   result<bool> counted(step_state& state, const Run& run) const {
@@ -262,6 +250,7 @@ class step_program {
 
   std::shared_ptr<const detail::step_layout> layout_;
   std::shared_ptr<const task_plan> plan_;
+  op_schedule schedule_;
   std::shared_ptr<const detail::step_cutter> cutter_;  // null: no op runs for parts
 };
 

@@ -135,7 +135,7 @@ class lane_run final : public step_runner {
 
   [[nodiscard]] step_storage& values(const micro_chunk& chunk) {
     std::unique_ptr<step_storage>& mine = parts_[static_cast<std::size_t>(chunk.lane)];
-    if (mine == nullptr) mine = std::make_unique<step_storage>(shared_->layout, nullptr, memory_);
+    if (mine == nullptr) mine = std::make_unique<step_storage>(shared_->layout, memory_);
     return *mine;
   }
   // In the values of the whole batch, by the shapes of the part that is first.

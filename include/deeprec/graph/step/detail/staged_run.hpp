@@ -20,6 +20,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/graph/ir/flat_graph.hpp>
+#include <deeprec/graph/step/detail/scheduled_run.hpp>
 #include <deeprec/graph/step/detail/staged_window.hpp>
 #include <deeprec/graph/step/detail/step_core.hpp>
 #include <deeprec/graph/step/detail/step_layout.hpp>
@@ -110,7 +111,7 @@ class staged_run {
         shared_.slots[static_cast<std::size_t>(layout_->slot_of(v, static_cast<index_t>(p)))] = true;
       }
     }
-    home_.emplace(layout_, nullptr, options_.memory);
+    home_.emplace(layout_, options_.memory);
     shared_.home = &*home_;
     if (options_.samples.make != nullptr) {
       std::vector<bool> rest;
@@ -119,9 +120,13 @@ class staged_run {
       if (!cutter) return cutter.fault();
       if (cutter.value() != nullptr) rest_ = cutter.value()->make_runner(options_.memory);
     }
-    states_.emplace(states_in_flight(), [&] {
-      return staged_step{state_access::make(layout_, nullptr, options_.memory, &shared_)};
-    });
+    if (rest_ != nullptr && options_.schedule != op_schedule::in_turn) {
+      return status(errc::unsupported,
+                    "staged_program::compile: a step that is cut by samples must run its ops in turn");
+    }
+    if (rest_ == nullptr) rest_ = make_scheduled_run(options_.schedule, plan(0), options_.memory);
+    states_.emplace(states_in_flight(),
+                    [&] { return staged_step{state_access::make(layout_, options_.memory, &shared_)}; });
     kept_.reserve(states_->size());
     waiting_.reserve(states_->size());
     return {};
@@ -137,7 +142,7 @@ class staged_run {
   [[nodiscard]] staged_window* window() const noexcept { return window_.get(); }
   /// Where the values of the rest lie.
   [[nodiscard]] step_storage& home() noexcept { return *home_; }
-  [[nodiscard]] bool by_lanes() const noexcept { return rest_ != nullptr; }
+  [[nodiscard]] bool runs_in_turn() const noexcept { return rest_ == nullptr; }
 
   // --- one run after another: by the caller's thread, while no other works on it --------------------------
 

@@ -31,7 +31,7 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Lookups are the parts of steps that read stale, updates the ops that change what these read.
 ///
-/// @threads read(), end_at(), cancel() and request_stop(): any; else the caller's thread
+/// @threads read(), end_at(), cancel(), request_stop() and updates: any; else the caller's thread
 class staged_window {
  public:
   explicit staged_window(const stale_reads& reads)
@@ -84,12 +84,14 @@ class staged_window {
   /// That of the pipeline.
   [[nodiscard]] std::stop_token token() const noexcept { return ending_.get_token(); }
 
-  /// Around each op of the updates of a step: waits before the first one.
+  /// Around each op of the updates of a step, on any thread: waits before the first one.
   status begin_update(index_t step) {
+    const std::lock_guard lock(updating_);
     if (!update_) update_.emplace(window_.apply(step - first_));
     return update_->outcome();
   }
-  void end_update() noexcept {
+  void end_update() {
+    const std::lock_guard lock(updating_);
     if (++updated_ < updates_) return;
     update_.reset();
     updated_ = 0;
@@ -104,6 +106,7 @@ class staged_window {
   index_t part_, updates_;
   index_t first_ = 0;
   stale_window<> window_;
+  std::mutex updating_;
   std::optional<stale_window<>::writing> update_;
   index_t updated_ = 0;  // ops of the update that have ended
   std::mutex mutex_;

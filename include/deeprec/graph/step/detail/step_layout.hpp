@@ -29,7 +29,6 @@
 #include <deeprec/graph/step/detail/step_nodes.hpp>
 #include <deeprec/graph/step/detail/step_values.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
-#include <deeprec/plan/plan_run.hpp>
 #include <deeprec/plan/task_plan.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -160,13 +159,9 @@ struct shared_values {
 class step_storage : public step_cells {
  public:
   /// @param shared outlives it, and its home; null: no value is shared
-  step_storage(std::shared_ptr<const step_layout> layout, std::shared_ptr<const task_plan> plan,
-               std::pmr::memory_resource* memory, const shared_values* shared = nullptr)
-      : layout_(std::move(layout)),
-        plan_(std::move(plan)),
-        memory_(memory),
-        shared_(shared),
-        pointers_(memory) {
+  step_storage(std::shared_ptr<const step_layout> layout, std::pmr::memory_resource* memory,
+               const shared_values* shared = nullptr)
+      : layout_(std::move(layout)), memory_(memory), shared_(shared), pointers_(memory) {
     const auto slots = layout_->slots();
     pointers_.reserve(layout_->cells().size());
     block_ = layout_->bytes() == 0
@@ -179,7 +174,6 @@ class step_storage : public step_cells {
         const step_layout::slot& s = slots[made_];
         if (!is_shared(made_)) s.type->make(block_ + s.offset, memory_, s.constant.get());
       }
-      if (plan_ != nullptr) run.emplace(*plan_, memory_);
 #if DEEPREC_EXCEPTIONS
     } catch (...) {
       clear();
@@ -214,10 +208,7 @@ class step_storage : public step_cells {
     free_placed();
     placed_ = {fresh, bytes, alignment};
   }
-  /// Whether values share memory, which holds in the order of the plan only.
-  [[nodiscard]] bool shares_memory() const noexcept { return placed_.at != nullptr; }
 
-  std::optional<plan_run> run;
   std::unique_ptr<step_runner> runner;  // null: one op after the other
   index_t step = 0;
 
@@ -241,7 +232,6 @@ class step_storage : public step_cells {
   }
 
   std::shared_ptr<const step_layout> layout_;
-  std::shared_ptr<const task_plan> plan_;  // of `run`
   std::pmr::memory_resource* memory_;
   const shared_values* shared_;
   std::pmr::vector<void*> pointers_;

@@ -68,12 +68,12 @@ value_lives lives_of_values(const step_layout& layout, std::span<const std::int3
 }
 
 /// @param at the storage in which the values of the ops of `plan` lie
-inline result<value_plan> plan_values(const step_storage& at, const task_plan& plan, bool by_lanes,
+inline result<value_plan> plan_values(const step_storage& at, const task_plan& plan, bool in_turn,
                                       const block_plan_options& options) {
   const step_layout& layout = at.layout();
-  if (by_lanes) {
+  if (!in_turn) {
     return status(errc::unsupported,
-                  "plan_memory: ops must run for whole batches (the program is one by lanes)");
+                  "plan_memory: ops must run in turn, for whole batches (the program has parts or threads)");
   }
   const auto holds = [&](std::int32_t slot) -> std::int64_t {
     const value_type& type = *layout.slots()[static_cast<std::size_t>(slot)].type;
@@ -121,8 +121,12 @@ inline result<value_plan> plan_values(const step_storage& at, const task_plan& p
   return answer;
 }
 
-inline result<void> place_in(step_storage& to, const value_plan& memory) {
+inline result<void> place_in(step_storage& to, const value_plan& memory, bool in_turn) {
   const step_layout& layout = to.layout();
+  if (!in_turn) {
+    return status(errc::unsupported,
+                  "place_values: ops must run in turn, for whole batches (the program has parts or threads)");
+  }
   if (memory.graph != layout.graph())
     return status(errc::shape_mismatch, "place_values: the plan must be of this program's graph");
   std::vector<step_storage::placed_value> values;
