@@ -22,7 +22,9 @@ TEST_CASE("run_inline, run_on, trace_recorder: a step allocates nothing") {
   thread_pool pool(3);
   plan_run patient(plan);
   plan_run impatient(plan, std::pmr::get_default_resource(), {.spin = std::chrono::microseconds(0)});
-  trace_recorder trace({.threads = 4, .spans = 20'000});
+  stealing_run stealing(plan);
+  cost_run by_cost(plan);
+  trace_recorder trace({.threads = 4, .spans = 40'000});
   graph_step step(graph);
   const std::stop_token token = step.stop.get_token();
   context ctx{pool};
@@ -31,10 +33,11 @@ TEST_CASE("run_inline, run_on, trace_recorder: a step allocates nothing") {
   const auto all = [&] {
     bool ok = run_inline({}, plan, &step).ok();
     ok = run_inline(ctx, plan, &step).ok() && ok;
-    for (plan_run* const run : {&patient, &impatient}) {
-      ok = run_on(pool, *run, &step).ok() && ok;
-      ok = run_on(ctx, *run, &step).ok() && ok;
-    }
+    const auto twice = [&](auto& run) {
+      ok = run_on(pool, run, &step).ok() && ok;
+      ok = run_on(ctx, run, &step).ok() && ok;
+    };
+    twice(patient), twice(impatient), twice(stealing), twice(by_cost);
     return ok;
   };
   CHECK(all());
@@ -46,7 +49,7 @@ TEST_CASE("run_inline, run_on, trace_recorder: a step allocates nothing") {
   CHECK(ok);
   CHECK(step.value == expected);
   CHECK(trace.dropped() == 0);
-  CHECK(trace.spans().size() == 51 * 3 * 100);
+  CHECK(trace.spans().size() == 51 * 5 * 100);
   // It counts.
   static_cast<void>(plan_run(plan));
   CHECK(news.load() > before);

@@ -279,6 +279,31 @@ TEST_CASE("task_plan: costs that are no costs are refused by the op's name") {
   CHECK(plan.with_costs(std::vector<double>{0, 1e300}).ok());
 }
 
+TEST_CASE("run_on: on one thread ops begin in the order of the plan, whatever was learnt") {
+  std::mt19937_64 random(seed());
+  for (int round = 0; round < 50; ++round) {
+    const task_graph graph = random_graph(random, 12, 0.2);
+    std::vector<index_t> begun;
+    task_list list;
+    for (std::size_t v = 0; v < graph.size(); ++v)
+      list.add("op", [&](const task_call& call) { begun.push_back(call.op); }, graph.before[v]);
+    const task_plan plan = task_plan::compile(list, task_order::as_added).or_throw();
+    const std::vector<index_t> order(plan.order().begin(), plan.order().end());
+    inline_executor here;
+    plan_run fifo(plan);
+    stealing_run stealing(plan);
+    cost_run by_cost(plan);
+    for (int again = 0; again < 6; ++again) {
+      const auto same = [&](auto& run) {
+        begun.clear();
+        REQUIRE(run_on(here, run).ok());
+        CHECK(begun == order);
+      };
+      same(fifo), same(stealing), same(by_cost);
+    }
+  }
+}
+
 TEST_CASE(
     "cost_run: learns what ops cost, runs beside each other what pays, and goes back where it does not") {
   // Ops that sleep: how long the machine takes for them is no matter of its load, but upwards.

@@ -33,8 +33,9 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// Runs 1 and 2 are timed op by op on the calling thread; then ever fewer, one of 256 at last. Where a list
 /// schedule of the costs on the executor's threads, with a call of helpers at its begin, is no shorter than
 /// 0.95 of their sum, runs stay on the calling thread. Else three runs of each way are measured and the
-/// faster one is taken; the other is measured again after 16 runs, 32, ... 1024. Three runs in a row that
-/// take a quarter more or less than before begin all of this again.
+/// faster one is taken; the other is measured again after 16 runs, 32, ... 1024. Four runs in a row that take
+/// half as long or half as long again as before begin all of this again; the next time it takes eight, and so
+/// on.
 ///
 /// @threads as the run that it belongs to; between two runs
 class op_costs {
@@ -122,7 +123,9 @@ class op_costs {
   void came() noexcept {
     if (called_at_.load(std::memory_order_relaxed) == 0) return;
     const std::int64_t at = called_at_.exchange(0, std::memory_order_relaxed);
-    if (at != 0) came_after_.store((std::max)(clock_.now() - at, std::int64_t{1}), std::memory_order_relaxed);
+    if (at == 0) return;
+    waited_.fetch_add(clock_.now() - at, std::memory_order_relaxed);
+    came_.fetch_add(1, std::memory_order_relaxed);
   }
 
  private:
@@ -138,8 +141,9 @@ class op_costs {
       ns += (more - ns) / (std::min)(runs, 8);
     }
   };
-  static constexpr double begin_ns = 100;  // of an op on a thread: counters and the ready set
-  static constexpr std::int64_t longest_call_ns = 1'000'000;  // longer: all threads had other work
+  static constexpr double begin_ns = 100;         // of an op on a thread: counters and the ready set
+  static constexpr double pays_from = 0.95;       // of the work
+  static constexpr double longest_call_ns = 1e6;  // longer: all threads had other work
 
   void restart(int threads) noexcept {
     threads_ = threads;
@@ -160,19 +164,21 @@ class op_costs {
     return !better;
   }
   void learn_call(double ns_per_tick) noexcept {
-    const std::int64_t after = came_after_.exchange(0, std::memory_order_relaxed);
+    const std::int64_t waited = waited_.exchange(0, std::memory_order_relaxed);
+    const std::int64_t calls = came_.exchange(0, std::memory_order_relaxed);
     called_at_.store(0, std::memory_order_relaxed);
-    if (after == 0) return;
-    const double ns =
-        (std::min)(static_cast<double>(after) * ns_per_tick, static_cast<double>(longest_call_ns));
+    if (calls == 0) return;
+    const double ns = std::clamp(static_cast<double>(waited) / static_cast<double>(calls) * ns_per_tick, 0.0,
+                                 longest_call_ns);
     call_ns_ += (ns - call_ns_) / 8;
   }
   void learn_run(double ns) noexcept {
     mean& of = now_.threads ? there_ : here_;
-    const bool odd = of.runs >= 3 && std::abs(ns - of.ns) > 0.25 * of.ns;
+    const bool odd = of.runs >= 3 && std::abs(ns - of.ns) > 0.5 * of.ns;
     odd_ = odd ? odd_ + 1 : 0;
-    if (odd_ == 3) return restart(threads_);
-    of.add(ns);
+    if (odd_ < most_odd_) return of.add(ns);
+    most_odd_ = (std::min)(2 * most_odd_, 256);  // a machine whose pace changes is not asked again and again
+    restart(threads_);
   }
   void learn_costs(double ns_per_tick) noexcept {
     ++timed_, ++all_timed_;
@@ -189,13 +195,14 @@ class op_costs {
     }
     next_timed_ = runs_ + (timed_ == 1 ? 0 : std::int64_t{1} << (std::min)(timed_, 8));
     rank();
-    // Nothing that is shorter than a call is shared.
-    pays_ = threads_ > 1 && work > 2 * call_ns_;
+    // Most plans of tiny ops are decided by what no schedule can do better.
+    const double least = (work + begin_ns * static_cast<double>(cost_.size())) / threads_;
+    pays_ = threads_ > 1 && work > 2 * call_ns_ && least < pays_from * work;
     if (!pays_) return;
     sort();
     pays_ =
         list_schedule(plan_->graph(), std::span<const float>(cost_), std::span<const std::int32_t>(place_),
-                      {threads_, begin_ns, call_ns_}, scratch_) < 0.95 * work;
+                      {threads_, begin_ns, call_ns_}, scratch_) < pays_from * work;
   }
   void rank() noexcept { upward_ranks(plan_->graph(), plan_->order(), std::span<const float>(cost_), rank_); }
   void sort() noexcept { places_by_rank(std::span<const float>(rank_), at_, place_); }
@@ -210,14 +217,14 @@ class op_costs {
   float reading_ = 0;  // ticks
   double call_ns_ = -1;
   int threads_ = 0;
-  int timed_ = 0, odd_ = 0;
+  int timed_ = 0, odd_ = 0, most_odd_ = 4;
   std::int64_t all_timed_ = 0, runs_ = 0, next_timed_ = 0, next_other_ = 0, gap_ = 16;
   bool pays_ = false;
   way now_{false, false};
   mean here_, there_;
   std::int64_t steady_ = 0, begun_ = 0;
   alignas(64) std::atomic<std::int64_t> called_at_{0};
-  std::atomic<std::int64_t> came_after_{0};
+  std::atomic<std::int64_t> waited_{0}, came_{0};  // ticks, calls
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -4,9 +4,10 @@
 //
 //   plan_run run(plan);              thread 0   read  hash   lookup           the op that ends another's last
 //   run_on(pool, run, &step)         thread 1         hash  hash  lookup      wait runs it or hands it on
+//   cost_run run(plan);              the same, the longest way first, and on threads only where that pays
 //
 // One plan, any number of runs in flight: each with a plan_run of its own on threads, with none inline.
-// Not here: streams (stream_plan.hpp); work stealing, priorities.
+// Not here: streams (stream_plan.hpp).
 #pragma once
 
 #include <algorithm>
@@ -321,7 +322,8 @@ using cost_run = basic_plan_run<ready_set::cost_model>;
 /// @pre     tasks don't wait for each other
 /// @post    ok: every task ran once, after those that it depends on. Else no task runs any more, those before
 ///          the failed one in plan.order() ran, and of the others those that had begun
-/// @cost    no allocation. For each op and each edge an atomic operation or two on lines that threads share:
+/// @cost    no allocation; a cost_run that stays on its caller's thread: as run_inline, and see op_costs. For
+///          each op and each edge an atomic operation or two on lines that threads share:
 ///          some 100 ns for an op, so for ops of some us and more. On an executor with one thread:
 ///          run_inline. On an executor that forks (thread_pool) a thread that finds no op leaves to the
 ///          executor, where it is free for the bulk work of ops, and an op that makes several ready calls as

@@ -113,8 +113,10 @@ class ranked_ops {
   static constexpr std::uint64_t bit(std::size_t i) noexcept { return std::uint64_t{1} << i % 64; }
 
   void publish_chain(local& mine, int& published) noexcept {
-    // Others are called only where what follows is worth it; else they take it when they come.
-    if (ranks_->rank[index(mine.chain)] >= 2 * ranks_->quota) ++published;
+    // Others are called only where the chain or what follows is worth it; else they take it when they come.
+    const bool is_worth_it =
+        mine.chained >= ranks_->quota || ranks_->rank[index(mine.chain)] >= 2 * ranks_->quota;
+    if (is_worth_it) ++published;
     add(std::exchange(mine.chain, no_op));
     mine.passed = mine.chained = 0;
   }

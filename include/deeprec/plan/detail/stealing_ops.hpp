@@ -128,21 +128,21 @@ class stealing_ops {
   // Of the own deque the newest op, of another one the oldest.
   std::int32_t take_from(int at, bool own) noexcept {
     deque& d = deques_[static_cast<std::size_t>(at)];
-    // acquire: push(), also where the exchange below fails
-    const auto seen = Atomics::at(access::deque_seen, std::memory_order_acquire);
-    std::uint64_t ends = d.ends.load(seen);
-    while (size(ends) > 0) {
+    while (true) {
+      // acquire: push()
+      std::uint64_t ends = d.ends.load(Atomics::at(access::deque_seen, std::memory_order_acquire));
+      if (size(ends) == 0) return no_op;
       // relaxed: pushed before `ends`; a place that was used again since makes the exchange fail
       const std::int32_t op = d.ops[place(first(ends) + (own ? size(ends) - 1 : 0))].load(
           Atomics::at(access::looked_at, std::memory_order_relaxed));
       const std::uint64_t others_rest = (ends & ~firsts) | ((ends + one_first) & firsts);
       // relaxed: no push has the ends of another one
       if (d.ends.compare_exchange_weak(ends, (own ? ends : others_rest) - 1,
-                                       Atomics::at(access::deque_take, std::memory_order_relaxed), seen)) {
+                                       Atomics::at(access::deque_take, std::memory_order_relaxed),
+                                       std::memory_order_relaxed)) {
         return op;
       }
     }
-    return no_op;
   }
 
   ready_ops<Atomics> shared_;
