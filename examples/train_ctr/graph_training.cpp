@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,7 @@ class part_times final : public deeprec::trace_sink {
 
   /// From now on the training waits for the next step.
   void wait() {
+    trainer_ = std::this_thread::get_id();
     ended_ = now();
     waits_ = true;
   }
@@ -86,6 +88,9 @@ class part_times final : public deeprec::trace_sink {
     }
   }
 
+  /// Of the ops that do not run ahead: on threads other than the one that trains; all.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> ops_elsewhere() const { return {elsewhere_, ops_}; }
+
  private:
   static std::int64_t now() noexcept {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -99,13 +104,18 @@ class part_times final : public deeprec::trace_sink {
   [[nodiscard]] bool is_ahead(index_t op) const noexcept { return ahead_[static_cast<std::size_t>(op)] != 0; }
   void count(const deeprec::traced_op& op, std::int64_t at) noexcept {
     spent_[static_cast<std::size_t>(op.op)].fetch_add(at - begun(), std::memory_order_relaxed);
+    if (is_ahead(op.op)) return;
+    ops_.fetch_add(1, std::memory_order_relaxed);
+    if (std::this_thread::get_id() != trainer_) elsewhere_.fetch_add(1, std::memory_order_relaxed);
   }
 
   std::vector<part> parts_;
   std::vector<char> ahead_;
   deeprec::trace_recorder* next_;
   std::vector<std::atomic<std::int64_t>> spent_;  // by each op
-  std::int64_t ended_ = 0, waited_ = 0;           // of the thread that trains
+  std::atomic<std::int64_t> ops_{0}, elsewhere_{0};
+  std::thread::id trainer_;
+  std::int64_t ended_ = 0, waited_ = 0;  // of the thread that trains
   std::atomic<bool> waits_{false};
 };
 
@@ -163,13 +173,16 @@ class graph_training<Source>::body {
       const deeprec::staged_options options{
           .capacity = static_cast<std::size_t>(how.prefetch),
           .feed = [this](deeprec::step_state& step) { scratch_.begin(step.get(step_.source).rows); },
-          .samples = samples};
+          .samples = samples,
+          .schedule = how.schedule};
       staged_.emplace((how.smart_stage ? deeprec::staged_program::compile(step_.graph, cut_, options)
                                        : deeprec::staged_program::compile(step_.graph, options))
                           .or_throw());
       for (const index_t op : staged_->staged_ops()) ahead[static_cast<std::size_t>(op)] = 1;
     } else {
-      alone_.emplace(deeprec::step_program::compile(step_.graph, {.samples = samples}).or_throw());
+      alone_.emplace(
+          deeprec::step_program::compile(step_.graph, {.samples = samples, .schedule = how.schedule})
+              .or_throw());
       state_.emplace(alone_->make_state());
     }
     if (!how.trace.empty()) {
@@ -271,6 +284,12 @@ class graph_training<Source>::body {
       text += "         ahead:" + ahead + share + "\n";
     }
     text += "         in the step:" + behind + "\n" + "         time: " + time_by_kind() + "\n";
+    if (how_.schedule != deeprec::op_schedule::in_turn) {
+      const auto [elsewhere, all] = times_->ops_elsewhere();
+      text += "         executor " +
+              std::string(how_.schedule == deeprec::op_schedule::by_cost ? "cost" : "pool") + ": " +
+              std::to_string(elsewhere) + " of " + std::to_string(all) + " ops on other threads\n";
+    }
     if (!how_.smart_stage && lookups_.empty()) return text;
     std::string words = lookups_;
     if (how_.smart_stage) {  // the same cut, with what was measured

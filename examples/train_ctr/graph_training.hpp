@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/step/op_schedule.hpp>
 #include <deeprec/pipeline/statistics.hpp>
 
 #include "models/history_data.hpp"
@@ -37,12 +38,20 @@ struct graph_options {
   index_t async_window = 0;  ///< of lookups that run ahead; 0: they are in the step
   /// Parts of a batch for which sample-wise ops run; 1: the whole batch, 0: by the number of samples.
   index_t parts = 1;
+  deeprec::op_schedule schedule = deeprec::op_schedule::in_turn;  ///< for whole batches
   bool memory_plan = false;
   int threads = 1;      ///< of the pool
   int prefetch = 16;    ///< steps between the stage and the rest; 0: no stage
   std::string trace;    ///< file for the spans of all ops; empty: none
   std::string picture;  ///< file for the graph in Graphviz's language; empty: none
 };
+
+/// Of the option --executor.
+inline deeprec::op_schedule schedule_of(const std::string& executor) {
+  return executor == "pool"   ? deeprec::op_schedule::as_ready
+         : executor == "cost" ? deeprec::op_schedule::by_cost
+                              : deeprec::op_schedule::in_turn;
+}
 
 template <class Source>
 class graph_training {

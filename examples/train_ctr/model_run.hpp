@@ -86,6 +86,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
     as_graph.emplace(make_graph(graph_use::train), graph_options{.smart_stage = o.smart_stage,
                                                                  .async_window = o.async_embedding,
                                                                  .parts = o.micro_batch,
+                                                                 .schedule = schedule_of(o.executor),
                                                                  .memory_plan = o.memory_plan,
                                                                  .threads = o.threads,
                                                                  .prefetch = o.prefetch,

@@ -76,6 +76,11 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "direct: the calls of a step one after the other; graph: its ops, as --smart-stage, "
                  "--async-embedding, --trace and --graph need it (default: direct)")
       ->check(CLI::IsMember({"direct", "graph"}));
+  app.add_option("--executor", o.executor,
+                 "of a graph's step for whole batches (--micro-batch 1): inline, op by op; pool, beside each "
+                 "other on the threads; cost, there where that pays, by costs that are learnt (default: "
+                 "inline)")
+      ->check(CLI::IsMember({"inline", "pool", "cost"}));
   app.add_flag("--smart-stage", o.smart_stage,
                "run all that no weight has a part in ahead of the step: decode, hash, bucket");
   app.add_flag("--memory-plan", o.memory_plan,
@@ -224,12 +229,16 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return wrong("--trace and --graph are for one --model");
   }
   if (o.step == "direct" && o.is_graph()) {
-    return wrong("--smart-stage, --async-embedding, --trace and --graph need --step graph");
+    return wrong("--executor, --smart-stage, --async-embedding, --trace and --graph need --step graph");
   }
   if (o.is_graph() && o.stale_window > 0) {
     return wrong(
-        "--stale-window is not for --step graph, nor for --smart-stage, --async-embedding, --trace and "
-        "--graph");
+        "--stale-window is not for --step graph, nor for --executor, --smart-stage, --async-embedding, "
+        "--trace and --graph");
+  }
+  const bool on_threads = o.executor == "pool" || o.executor == "cost";
+  if (on_threads && o.memory_plan) {
+    return wrong("--memory-plan is not for --executor pool and cost: ops that run at once share no arena");
   }
   if (o.async_embedding > 0 && o.smart_stage) {
     return wrong("--async-embedding is not for --smart-stage: what lookups need runs ahead with them");
@@ -325,6 +334,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");
   if (o.stale_window > 0 && any({"deepfm", "dcn"})) {
     return wrong("--stale-window is not for deepfm and dcn, whose step is a graph: --async-embedding is");
+  }
+  if (on_threads && of_histories == 0 && o.micro_batch != 1) {
+    return wrong(
+        "--executor pool and cost need --micro-batch 1: the parts of a batch have threads of their own");
   }
   if (!o.export_to.empty() && o.models.size() != 1) return wrong("--export is for one --model");
   return std::nullopt;

@@ -46,6 +46,7 @@ struct options {
   bool no_attention = false, validate = false;
   float temperature = 0;  // 0: the model's default
   std::string step;       // "graph", "direct"; empty: the former where what needs it is set
+  std::string executor;   // of a graph's ops: "inline", "pool", "cost"; empty: inline
   bool smart_stage = false;
   bool memory_plan = false;
   std::string trace, graph;
@@ -58,7 +59,8 @@ struct options {
 
   [[nodiscard]] bool has_raw_keys() const { return keys == "raw"; }
   [[nodiscard]] bool is_graph() const {
-    return step == "graph" || smart_stage || async_embedding > 0 || !trace.empty() || !graph.empty();
+    return step == "graph" || smart_stage || async_embedding > 0 || !executor.empty() || !trace.empty() ||
+           !graph.empty();
   }
 };
 

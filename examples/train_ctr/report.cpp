@@ -139,6 +139,7 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
                         {"peak_megabytes", peak_megabytes()},
                         {"table_rows", data.table_rows},
                         {"step", o.is_graph() ? "graph" : "direct"},
+                        {"executor", o.executor.empty() ? "inline" : o.executor},
                         {"smart_stage", o.smart_stage},
                         {"prefetch", o.prefetch},
                         {"stale_window", o.stale_window},

@@ -157,6 +157,7 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
   };
   graph_training<history_batch> steps(make_graph(graph_use::train), {.smart_stage = o.smart_stage,
                                                                      .async_window = o.async_embedding,
+                                                                     .schedule = schedule_of(o.executor),
                                                                      .memory_plan = o.memory_plan,
                                                                      .threads = o.threads,
                                                                      .prefetch = o.prefetch,
