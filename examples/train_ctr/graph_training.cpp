@@ -22,6 +22,7 @@
 #include <deeprec/graph/passes/smart_stage.hpp>
 #include <deeprec/graph/step/async_embedding.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
+#include <deeprec/graph/step/fusion/fuse.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
 #include <deeprec/graph/step/plan_memory.hpp>
 #include <deeprec/graph/step/staged_program.hpp>
@@ -135,21 +136,35 @@ void settle(const graph_step_of<Source>& step) {
   throw failure(wrong.what());
 }
 
-/// The step with its lookups ahead; what it is, in words.
+/// The step with the graph that a pass made of its own.
 template <class Source>
-std::string look_up_ahead(graph_step_of<Source>& step, index_t window) {
-  deeprec::async_graph made = async_embedding(step.graph, {.window = window}).or_throw();
-  std::vector<part> parts(static_cast<std::size_t>(made.graph.size()), part::read);
+void replace_graph(graph_step_of<Source>& step, deeprec::step_graph made,
+                   const deeprec::moved_values& moved) {
+  std::vector<part> parts(static_cast<std::size_t>(made.size()), part::read);  // of ops that are new
   for (std::size_t op = 0; op < step.parts.size(); ++op) {
-    const index_t to = made.moved.op(static_cast<index_t>(op));
+    const index_t to = moved.op(static_cast<index_t>(op));
     if (to >= 0) parts[static_cast<std::size_t>(to)] = step.parts[op];
   }
   step.parts = std::move(parts);
-  step.source = *made.moved(step.source);
-  step.logits = *made.moved(step.logits);
-  step.labels = *made.moved(step.labels);
-  std::string words = explain(made);
-  step.graph = std::move(made.graph);
+  step.source = *moved(step.source);
+  step.logits = *moved(step.logits);
+  step.labels = *moved(step.labels);
+  step.graph = std::move(made);
+}
+/// Applies the passes that the options name; what they did, in words.
+template <class Source>
+std::string apply_passes(graph_step_of<Source>& step, const graph_options& how) {
+  std::string words;
+  if (!how.fusions.empty()) {
+    deeprec::fused_graph made = fuse(step.graph, how.fusions).or_throw();
+    words += explain(made);
+    replace_graph(step, std::move(made.graph), made.moved);
+  }
+  if (how.async_window > 0) {
+    deeprec::async_graph made = async_embedding(step.graph, {.window = how.async_window}).or_throw();
+    words += explain(made);
+    replace_graph(step, std::move(made.graph), made.moved);
+  }
   return words;
 }
 
@@ -162,7 +177,7 @@ class graph_training<Source>::body {
       : how_(how),
         scratch_(how.memory_plan, 1, how.threads),
         step_(make([this](Source& rows) { return read(rows); })),
-        lookups_(how.async_window > 0 ? look_up_ahead(step_, how.async_window) : std::string()),
+        passes_(apply_passes(step_, how)),
         flat_(step_.graph.flat().or_throw()) {
     cut_ = smart_stage(flat_, {.rule = deeprec::stage_rule::farthest}).or_throw();
     const deeprec::sample_cut samples = how.parts == 0   ? deeprec::by_lanes({}, scratch_.memory())
@@ -290,12 +305,12 @@ class graph_training<Source>::body {
               std::string(how_.schedule == deeprec::op_schedule::by_cost ? "cost" : "pool") + ": " +
               std::to_string(elsewhere) + " of " + std::to_string(all) + " ops on other threads\n";
     }
-    if (!how_.smart_stage && lookups_.empty()) return text;
-    std::string words = lookups_;
+    if (!how_.smart_stage && passes_.empty()) return text;
+    std::string words = passes_;
     if (how_.smart_stage) {  // the same cut, with what was measured
       const deeprec::flat_graph measured = step_.graph.flat().or_throw();
       const deeprec::stage_rule rule = deeprec::stage_rule::farthest;
-      words = deeprec::explain(measured, smart_stage(measured, {.rule = rule}).or_throw());
+      words += deeprec::explain(measured, smart_stage(measured, {.rule = rule}).or_throw());
     }
     for (std::size_t at = 0; at < words.size(); at = words.find('\n', at) + 1) {
       words.insert(at, "         ");
@@ -361,7 +376,7 @@ class graph_training<Source>::body {
   step_scratch scratch_;
   memory_use values_{};
   graph_step_of<Source> step_;
-  std::string lookups_;  // that run ahead, in words
+  std::string passes_;  // what they did, in words
   deeprec::flat_graph flat_;
   deeprec::stage_cut cut_;
   std::optional<deeprec::trace_recorder> recorder_;

@@ -17,8 +17,10 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/step/fusion/step_pattern.hpp>
 #include <deeprec/graph/step/op_schedule.hpp>
 #include <deeprec/pipeline/statistics.hpp>
 
@@ -35,7 +37,8 @@ using make_step = std::function<graph_step_of<Source>(reader_of<Source>)>;
 
 struct graph_options {
   bool smart_stage = false;
-  index_t async_window = 0;  ///< of lookups that run ahead; 0: they are in the step
+  std::vector<deeprec::step_pattern> fusions{};  ///< of ops that are replaced by one
+  index_t async_window = 0;                      ///< of lookups that run ahead; 0: they are in the step
   /// Parts of a batch for which sample-wise ops run; 1: the whole batch, 0: by the number of samples.
   index_t parts = 1;
   deeprec::op_schedule schedule = deeprec::op_schedule::in_turn;  ///< for whole batches

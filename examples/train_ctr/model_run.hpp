@@ -29,6 +29,7 @@
 #include "export_run.hpp"
 #include "graph_training.hpp"
 #include "model_options.hpp"
+#include "models/step_fusions.hpp"
 #include "options.hpp"
 #include "output_file.hpp"
 #include "progress.hpp"
@@ -83,15 +84,18 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
     return [&, use](row_reader read) { return make_graph_step(model, *input.tables, std::move(read), use); };
   };
   if (o.is_graph() || !stepped_by_hand<Model>) {
-    as_graph.emplace(make_graph(graph_use::train), graph_options{.smart_stage = o.smart_stage,
-                                                                 .async_window = o.async_embedding,
-                                                                 .parts = o.micro_batch,
-                                                                 .schedule = schedule_of(o.executor),
-                                                                 .memory_plan = o.memory_plan,
-                                                                 .threads = o.threads,
-                                                                 .prefetch = o.prefetch,
-                                                                 .trace = o.trace,
-                                                                 .picture = o.graph});
+    as_graph.emplace(
+        make_graph(graph_use::train),
+        graph_options{.smart_stage = o.smart_stage,
+                      .fusions = o.fusion ? click_fusions() : std::vector<deeprec::step_pattern>(),
+                      .async_window = o.async_embedding,
+                      .parts = o.micro_batch,
+                      .schedule = schedule_of(o.executor),
+                      .memory_plan = o.memory_plan,
+                      .threads = o.threads,
+                      .prefetch = o.prefetch,
+                      .trace = o.trace,
+                      .picture = o.graph});
   }
   {
     row_feed feed(rows, row_use::train);

@@ -83,6 +83,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::IsMember({"inline", "pool", "cost"}));
   app.add_flag("--smart-stage", o.smart_stage,
                "run all that no weight has a part in ahead of the step: decode, hash, bucket");
+  app.add_flag("--fusion", o.fusion, "one op for each hash of a token and its bucket in a graph's step");
   app.add_flag("--memory-plan", o.memory_plan,
                "scratch memory of steps from an arena that is planned after some steps; values of a graph's "
                "step share memory too, where its ops run for whole batches (--micro-batch 1)");
@@ -229,12 +230,13 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return wrong("--trace and --graph are for one --model");
   }
   if (o.step == "direct" && o.is_graph()) {
-    return wrong("--executor, --smart-stage, --async-embedding, --trace and --graph need --step graph");
+    return wrong(
+        "--executor, --smart-stage, --fusion, --async-embedding, --trace and --graph need --step graph");
   }
   if (o.is_graph() && o.stale_window > 0) {
     return wrong(
-        "--stale-window is not for --step graph, nor for --executor, --smart-stage, --async-embedding, "
-        "--trace and --graph");
+        "--stale-window is not for --step graph, nor for --executor, --smart-stage, --fusion, "
+        "--async-embedding, --trace and --graph");
   }
   const bool on_threads = o.executor == "pool" || o.executor == "cost";
   if (on_threads && o.memory_plan) {
@@ -246,6 +248,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (o.async_embedding > 0 && o.has_raw_keys()) {
     return wrong(
         "--async-embedding is not for --keys raw: keys are admitted before the lookup of their step");
+  }
+  if (o.fusion && o.has_raw_keys()) {
+    return wrong("--fusion is not for --keys raw: keys have no buckets");
   }
   if (o.async_embedding > 0 && o.prefetch == 0) {
     return wrong("--async-embedding needs a thread: --prefetch above 0");
@@ -297,10 +302,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return 0;
   };
   if (of_histories > 0) {
-    if (const int code =
-            refuse({"--test", "--memory", "--window", "--stale-window", "--micro-batch", "--bottom",
-                    "--cross-layers", "--train-fraction", "--planted", "--synthesize", "--export", "--keys"},
-                   " is not for din and dssm")) {
+    if (const int code = refuse(
+            {"--test", "--memory", "--window", "--stale-window", "--micro-batch", "--bottom", "--fusion",
+             "--cross-layers", "--train-fraction", "--planted", "--synthesize", "--export", "--keys"},
+            " is not for din and dssm")) {
       return code;
     }
     if (o.step == "direct") return wrong("--step direct is not for din and dssm, whose step is a graph");

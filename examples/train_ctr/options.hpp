@@ -48,6 +48,7 @@ struct options {
   std::string step;       // "graph", "direct"; empty: the former where what needs it is set
   std::string executor;   // of a graph's ops: "inline", "pool", "cost"; empty: inline
   bool smart_stage = false;
+  bool fusion = false;
   bool memory_plan = false;
   std::string trace, graph;
   std::string load, save;
@@ -59,8 +60,8 @@ struct options {
 
   [[nodiscard]] bool has_raw_keys() const { return keys == "raw"; }
   [[nodiscard]] bool is_graph() const {
-    return step == "graph" || smart_stage || async_embedding > 0 || !executor.empty() || !trace.empty() ||
-           !graph.empty();
+    return step == "graph" || smart_stage || fusion || async_embedding > 0 || !executor.empty() ||
+           !trace.empty() || !graph.empty();
   }
 };
 

@@ -141,6 +141,7 @@ void write_json(const std::vector<score>& scores, const data_facts& data, const 
                         {"step", o.is_graph() ? "graph" : "direct"},
                         {"executor", o.executor.empty() ? "inline" : o.executor},
                         {"smart_stage", o.smart_stage},
+                        {"fusion", o.fusion},
                         {"prefetch", o.prefetch},
                         {"stale_window", o.stale_window},
                         {"async_embedding", o.async_embedding},
