@@ -37,8 +37,7 @@ inline std::vector<deeprec::step_pattern> click_fusions() {
   const auto raw = p.any<raw_rows>();
   const auto ids = p.op<hash_op>(raw);
   const auto rows = p.op<bucket_token_op>(ids);
-  p.becomes(
-      rows, [=](const deeprec::pattern_match& m) { return hash_bucket_op{m[ids], m[rows]}; }, raw);
+  p.becomes(rows, [=](const deeprec::pattern_match& m) { return hash_bucket_op{m[ids], m[rows]}; }, raw);
   return {p};
 }
 

@@ -379,9 +379,11 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   failures += static_cast<int>(models.collect() + models.statistics().kept);
   session_group turns(2, [](index_t i) { return static_cast<int>(i); });
   session_group by_thread(2, [](index_t i) { return i; }, session_choice::by_thread);
+  session_group least_busy(2, [](index_t i) { return i; }, session_choice::least_busy);
   if (const auto session = turns.acquire()) failures += *session;
   if (const auto session = by_thread.acquire(within(std::chrono::seconds(1))))
     failures += models.read() ? 0 : 1;
+  if (auto session = least_busy.acquire()) session.give_back();
 
   failures += static_cast<int>(hash_bytes(text, mix64(7)) % 2);
   return failures;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <memory_resource>
+#include <set>
 #include <stdexcept>
 #include <stop_token>
 #include <thread>
@@ -165,6 +166,48 @@ TEST_CASE(
       CHECK(seen[t] == std::vector<index_t>(5, static_cast<index_t>(t) % sessions));
     }
   }
+}
+
+TEST_CASE("session_group: least_busy leaves sessions alone that requests have or wait for") {
+  using least = session_group<decltype(make_counting(0)), session_choice::least_busy_t>;
+  least group(3, make_counting);
+  {
+    const auto held = group.acquire();
+    CHECK(held.index() == 0);
+    for (int k = 0; k < 8; ++k) CHECK(group.acquire().index() != 0);
+    auto other = group.acquire(), third = group.acquire();
+    CHECK(std::set<index_t>{held.index(), other.index(), third.index()}.size() == 3);
+    // All are busy: the request waits for one, and that counts while it does.
+    const auto late = group.acquire(within(std::chrono::milliseconds(1)));
+    CHECK_FALSE(late);
+    CHECK(late.outcome().code() == errc::timed_out);
+    const index_t free = other.index();
+    other.give_back();
+    for (int k = 0; k < 8; ++k) CHECK(group.acquire().index() == free);
+    auto moved = std::move(third);
+    moved.give_back();
+    moved.give_back();
+    CHECK(group.acquire().index() != held.index());
+  }
+  // Equal ones come in turn.
+  std::set<index_t> seen;
+  for (int k = 0; k < 3; ++k) seen.insert(group.acquire().index());
+  CHECK(seen.size() == 3);
+  // Nothing is left of requests of many threads.
+  std::vector<std::thread> threads;
+  std::atomic<int> requests{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 500; ++k) {
+        use(group.acquire());
+        ++requests;
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  CHECK(requests.load() == 2000);
+  const auto first = group.acquire(), second = group.acquire(), last = group.acquire();
+  CHECK(std::set<index_t>{first.index(), second.index(), last.index()}.size() == 3);
 }
 
 TEST_CASE("session_group: each group numbers the threads that come to it") {

@@ -11,6 +11,7 @@
 // queues of requests; a request waits for the session that was chosen for it, in no certain order.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <memory>
@@ -42,10 +43,33 @@ template <class Session, class Choice = session_choice::round_robin_t, class Wai
 class session_group {
   using chooser = detail::session_chooser<Choice, Atomics>;
   static_assert(chooser::is_defined,
-                "deeprec::session_group: unknown choice. Fix: session_choice::round_robin or "
-                "session_choice::by_thread.");
+                "deeprec::session_group: unknown choice. Fix: session_choice::round_robin, "
+                "session_choice::by_thread or session_choice::least_busy.");
   // A session and the wait for it: a pool of one. By address, since a session need not be movable.
   using place = staging_pool<std::unique_ptr<Session>, Wait, Atomics>;
+
+  // A request as the choice counts it, to its end.
+  class counted {
+   public:
+    counted() noexcept = default;
+    counted(chooser& by, index_t session) noexcept : by_(&by), session_(session) {}
+    counted(counted&& other) noexcept : by_(std::exchange(other.by_, nullptr)), session_(other.session_) {}
+    counted& operator=(counted&& other) noexcept {
+      std::swap(by_, other.by_);
+      std::swap(session_, other.session_);
+      return *this;
+    }
+    ~counted() { end(); }
+    void end() noexcept {
+      if constexpr (chooser::counts) {
+        if (by_ != nullptr) std::exchange(by_, nullptr)->ended(session_);
+      }
+    }
+
+   private:
+    chooser* by_ = nullptr;
+    index_t session_ = -1;
+  };
 
  public:
   /// Exclusive use of a session for the lifetime of the lease; movable.
@@ -65,13 +89,17 @@ class session_group {
     /// @pre the lease has a session
     [[nodiscard]] Session* operator->() const noexcept { return held_->get(); }
     /// Ends the lease early.
-    void give_back() noexcept { held_.give_back(); }
+    void give_back() noexcept {
+      held_.give_back();
+      counted_.end();
+    }
 
    private:
     friend session_group;
-    lease(typename place::lease&& held, index_t index, const status& outcome) noexcept
-        : held_(std::move(held)), index_(index), outcome_(outcome) {}
+    lease(typename place::lease&& held, index_t index, const status& outcome, counted&& request) noexcept
+        : counted_(std::move(request)), held_(std::move(held)), index_(index), outcome_(outcome) {}
 
+    counted counted_;  // ends after the session was given back
     typename place::lease held_;
     index_t index_ = -1;
     status outcome_;
@@ -81,7 +109,7 @@ class session_group {
   /// @param make      called as make(i) for i in [0, N), in this order; returns a Session, which need not be
   ///                  movable
   template <class Make>
-  session_group(index_t sessions, Make&& make, Choice = {}) {
+  session_group(index_t sessions, Make&& make, Choice = {}) : choose_((std::max)(sessions, index_t{1})) {
     if (sessions < 1) {
       detail::raise(errc::invalid_value,
                     "session_group: sessions must be at least 1 (was " + std::to_string(sessions) + ")");
@@ -96,7 +124,7 @@ class session_group {
   /// The session that the choice gives to this request; waits while it is leased.
   ///
   /// @cost    an atomic exchange, and the choice: round_robin another one, by_thread a mutex where the thread
-  ///          asked another group last. No allocation but for a thread that comes to by_thread
+  ///          asked another group last, least_busy O(N). No allocation but for a thread that comes to by_thread
   /// @threads thread-safe. A thread that holds a lease and asks again may get the same session, and then
   ///          waits for itself: give a limit, or give the lease back
   /// @error   an empty lease; outcome() is timed_out or stopped, of the limit, or out_of_memory
@@ -107,16 +135,18 @@ class session_group {
       chosen = choose_.next(size());
     } catch (const std::bad_alloc&) {
       return lease({}, -1,
-                   {errc::out_of_memory, "session_group::acquire: no memory for the number of a thread"});
+                   {errc::out_of_memory, "session_group::acquire: no memory for the number of a thread"}, {});
     }
 #else
     chosen = choose_.next(size());
 #endif
+    counted request(choose_, chosen);
     typename place::lease held = sessions_[static_cast<std::size_t>(chosen)].acquire(limit);
     const status outcome = held ? status()
                                 : status(to_errc(held.result()),
                                          "session_group::acquire: the session is in use", {.item = chosen});
-    return lease(std::move(held), chosen, outcome);
+    if (!held) request.end();
+    return lease(std::move(held), chosen, outcome, std::move(request));
   }
 
   /// N.

@@ -1,12 +1,14 @@
 // What a session_group keeps to choose sessions: one class template, specialized for each choice. next(n)
-// returns the session of a request, in [0, n).
+// returns the session of a request, in [0, n); ended(session) follows, where the choice counts.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -18,12 +20,15 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 template <class Choice, class Atomics>
 struct session_chooser {
   static constexpr bool is_defined = false;
+  static constexpr bool counts = false;
 };
 
 template <class Atomics>
 class session_chooser<session_choice::round_robin_t, Atomics> {
  public:
   static constexpr bool is_defined = true;
+  static constexpr bool counts = false;
+  explicit session_chooser(index_t) noexcept {}
 
   index_t next(index_t sessions) noexcept {
     // relaxed: a number
@@ -40,6 +45,8 @@ template <class Atomics>
 class session_chooser<session_choice::by_thread_t, Atomics> {
  public:
   static constexpr bool is_defined = true;
+  static constexpr bool counts = false;
+  explicit session_chooser(index_t) noexcept {}
 
   // Throws std::bad_alloc, and has changed nothing then.
   index_t next(index_t sessions) { return number_of_thread() % sessions; }
@@ -68,6 +75,43 @@ class session_chooser<session_choice::by_thread_t, Atomics> {
   const std::uint64_t mark_ = next_mark();
   std::mutex mutex_;
   std::unordered_map<std::thread::id, index_t> numbers_;
+};
+
+template <class Atomics>
+class session_chooser<session_choice::least_busy_t, Atomics> {
+ public:
+  static constexpr bool is_defined = true;
+  static constexpr bool counts = true;
+  explicit session_chooser(index_t sessions) : requests_(static_cast<std::size_t>(sessions)) {}
+
+  // Without a lock: requests that come at once may see the same numbers, and then follow each other.
+  index_t next(index_t sessions) noexcept {
+    const auto first =
+        static_cast<index_t>(turn_.fetch_add(1, relaxed()) % static_cast<std::uint64_t>(sessions));
+    index_t chosen = first;
+    std::uint32_t fewest = at(first).load(relaxed());
+    for (index_t i = 1; i < sessions && fewest > 0; ++i) {
+      const index_t other = (first + i) % sessions;
+      const std::uint32_t here = at(other).load(relaxed());
+      if (here < fewest) chosen = other, fewest = here;
+    }
+    at(chosen).fetch_add(1, relaxed());
+    return chosen;
+  }
+  void ended(index_t session) noexcept { at(session).fetch_sub(1, relaxed()); }
+
+ private:
+  using word = typename Atomics::template atomic<std::uint32_t>;
+  struct alignas(64) line {
+    word requests{0};
+  };
+  static auto relaxed() noexcept { return Atomics::at(access::session_turn, std::memory_order_relaxed); }
+  [[nodiscard]] word& at(index_t session) noexcept {
+    return requests_[static_cast<std::size_t>(session)].requests;
+  }
+
+  std::vector<line> requests_;
+  typename Atomics::template atomic<std::uint64_t> turn_{0};
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail
