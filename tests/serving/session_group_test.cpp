@@ -320,12 +320,11 @@ TEST_CASE("session_group: requests of several threads look rows up while new mod
     });
   }
   index_t version = 1;
-  while (served.load() < 4 * requests) {
+  do {
     ++version;
     REQUIRE(models.publish(std::make_unique<table_model>(static_cast<float>(version))).value() == version);
     std::this_thread::yield();
-  }
+  } while (served.load() < 4 * requests);
   for (std::thread& t : threads) t.join();
   CHECK(faults.load() == 0);
-  CHECK(version > 1);
 }
