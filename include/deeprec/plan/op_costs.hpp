@@ -93,6 +93,8 @@ class op_costs {
     now_.timed = runs_ == next_timed_;
     now_.threads = threads > 1 && timed_ >= 2 && pays_ && chooses_threads();
     ranks_.quota = static_cast<float>(call_ns_);
+    for (std::atomic<std::int64_t>* of : {&called_at_, &waited_, &came_})
+      of->store(0, std::memory_order_relaxed);
     steady_ = clock_.steady();
     begun_ = clock_.now();
     return now_;
@@ -164,9 +166,8 @@ class op_costs {
     return !better;
   }
   void learn_call(double ns_per_tick) noexcept {
-    const std::int64_t waited = waited_.exchange(0, std::memory_order_relaxed);
-    const std::int64_t calls = came_.exchange(0, std::memory_order_relaxed);
-    called_at_.store(0, std::memory_order_relaxed);
+    const std::int64_t waited = waited_.load(std::memory_order_relaxed);
+    const std::int64_t calls = came_.load(std::memory_order_relaxed);
     if (calls == 0) return;
     const double ns = std::clamp(static_cast<double>(waited) / static_cast<double>(calls) * ns_per_tick, 0.0,
                                  longest_call_ns);
