@@ -344,7 +344,7 @@ TEST_CASE(
   CHECK(part_oracle(g, 2, owners).fault(made) == "");
   CHECK(made.parts.size() == 4);
 
-  // Server 0 has two ops, one of which needs server 1: that one is called first, though the other one is ready.
+  // Server 0 has two ops, one of which needs server 1: server 1 is first, though the other one is ready.
   flat_graph_builder waits;
   const index_t here = waits.add({.kind = op_kind::variable}), there = waits.add({.kind = op_kind::variable});
   const index_t ready = waits.add({.effects = op_effects::reads});
