@@ -344,6 +344,18 @@ TEST_CASE(
   CHECK(part_oracle(g, 2, owners).fault(made) == "");
   CHECK(made.parts.size() == 4);
 
+  // Server 0 has two ops, one of which needs server 1: server 1 is first, though the other one is ready.
+  flat_graph_builder waits;
+  const index_t here = waits.add({.kind = op_kind::variable}), there = waits.add({.kind = op_kind::variable});
+  const index_t ready = waits.add({.effects = op_effects::reads});
+  const index_t needed = waits.add({.effects = op_effects::reads});
+  const index_t behind = waits.add({.effects = op_effects::reads});
+  for (const index_t v : {ready, behind}) waits.connect(here, 0, v, 0);
+  waits.connect(there, 0, needed, 0);
+  waits.connect(needed, 0, behind, 1, 8);
+  const flat_graph both = waits.build().or_throw();
+  CHECK(subgraph_partition(both, 2, {{here, 0}, {there, 1}}).or_throw().parts.size() == 2);
+
   // `late` could run in the first call, and only the second one needs what it makes.
   flat_graph_builder b;
   const index_t table = b.add({.kind = op_kind::variable});
