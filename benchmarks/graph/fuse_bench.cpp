@@ -4,7 +4,7 @@
 //   graph/fuse/dlrm/batch:512  the forward pass of a DLRM whose lookups and layers are ops one by one, over the
 //                              graph that fuse() makes of it, on one thread
 //
-// The model: 13 numbers through 512, 256 and 16; 26 safe lookups of 16 columns, one id in each bag, zipf(1.05)
+// The model: 13 numbers through 512, 256 and 16; 26 safe lookups of 16 columns, one id in a bag, zipf(1.05)
 // over at most 200,000 rows; their dot products; 512, 256 and 1. Lookups are prune, fill, unique, gather and
 // combine; layers are product, bias and activation. The pooled rows are compared bit by bit, the outputs
 // within 1e-4.
