@@ -1,8 +1,8 @@
 // What fusion takes, and what it gives.
 //
 //   graph/fuse/ops:1e5         a graph of 10^5 ops with 10^3 matches of a pattern of three: seconds
-//   graph/fuse/dlrm/batch:512  the forward pass of a DLRM whose lookups and layers are ops one by one, over the
-//                              graph that fuse() makes of it, on one thread
+//   graph/fuse/dlrm/batch:512  the forward pass of a DLRM whose lookups and layers are ops one by one, over
+//                              the graph that fuse() makes of it, on one thread
 //
 // The model: 13 numbers through 512, 256 and 16; 26 safe lookups of 16 columns, one id in a bag, zipf(1.05)
 // over at most 200,000 rows; their dot products; 512, 256 and 1. Lookups are prune, fill, unique, gather and
