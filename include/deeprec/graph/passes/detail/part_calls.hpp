@@ -139,15 +139,16 @@ class part_calls {
     std::vector<number> most(g_.needs.size());
     for (std::size_t k = 0; k < keys_; ++k) {
       if (left_[k] < 2) continue;
-      for (auto v = g_.order.rbegin(); v != g_.order.rend(); ++v) {
-        const bool own = key_[at(*v)] == static_cast<number>(k);
+      for (std::size_t i = g_.order.size(); i-- > 0;) {
+        const number v = g_.order[i];
+        const bool own = key_[at(v)] == static_cast<number>(k);
         number longest = own ? 1 : 0;
-        for (const number w : g_.needs.after(*v)) {
+        for (const number w : g_.needs.after(v)) {
           const bool joins = own && key_[at(w)] != static_cast<number>(k);
           longest = (std::max)(longest, most[at(w)] + (joins ? 1 : 0));
         }
-        most[at(*v)] = longest;
-        if (own) ahead_[at(*v)] = longest;
+        most[at(v)] = longest;
+        if (own) ahead_[at(v)] = longest;
       }
     }
   }
@@ -230,8 +231,8 @@ class part_calls {
     for (const number v : g_.order) {
       if (part[at(v)] >= 0) key_of[at(part[at(v)])] = key_[at(v)];
     }
-    for (auto it = g_.order.rbegin(); it != g_.order.rend(); ++it) {
-      const number v = *it;
+    for (std::size_t i = g_.order.size(); i-- > 0;) {
+      const number v = g_.order[i];
       number last = calls;
       for (const number w : g_.needs.after(v)) {
         const bool call = part[at(w)] >= 0;

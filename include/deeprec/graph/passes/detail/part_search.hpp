@@ -107,14 +107,15 @@ class part_search {
       for (const number u : parts_.needs.before(v)) behind[at(v)] = behind[at(v)] || behind[at(u)];
     }
     bool any = false;
-    for (auto v = parts_.order.rbegin(); v != parts_.order.rend(); ++v) {
-      before[at(*v)] = part[at(*v)] == last;
-      for (const number w : parts_.needs.after(*v)) before[at(*v)] = before[at(*v)] || before[at(w)];
-      const number to = where[at(*v)];
-      if (!behind[at(*v)] || !before[at(*v)] || part[at(*v)] == first || part[at(*v)] == last) continue;
-      if (!rules_.may_move(*v)) return false;
-      where[at(*v)] = server;
-      any = any || where[at(*v)] != to;
+    for (std::size_t i = parts_.order.size(); i-- > 0;) {
+      const number v = parts_.order[i];
+      before[at(v)] = part[at(v)] == last;
+      for (const number w : parts_.needs.after(v)) before[at(v)] = before[at(v)] || before[at(w)];
+      const number to = where[at(v)];
+      if (!behind[at(v)] || !before[at(v)] || part[at(v)] == first || part[at(v)] == last) continue;
+      if (!rules_.may_move(v)) return false;
+      where[at(v)] = server;
+      any = any || where[at(v)] != to;
     }
     return any;
   }

@@ -50,9 +50,10 @@ class part_writer {
     }
     // The worker's ops as early as they can, then the next call.
     std::vector<number> missing(at(g_.size())), idle;
-    for (auto v = graph_.order.rbegin(); v != graph_.order.rend(); ++v) {
-      missing[at(*v)] = static_cast<number>(graph_.needs.before(*v).size());
-      if (missing[at(*v)] == 0 && calls_.part[at(*v)] < 0) idle.push_back(*v);
+    for (std::size_t i = graph_.order.size(); i-- > 0;) {
+      const number v = graph_.order[i];
+      missing[at(v)] = static_cast<number>(graph_.needs.before(v).size());
+      if (missing[at(v)] == 0 && calls_.part[at(v)] < 0) idle.push_back(v);
     }
     const auto end = [&](number v) {
       for (const number w : graph_.needs.after(v)) {

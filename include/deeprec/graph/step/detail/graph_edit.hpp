@@ -58,7 +58,7 @@ class graph_edit {
       for (std::vector<number>& u : users_) u.clear();
       listed_ = 0;
     }
-    for (index_t v = static_cast<index_t>(erased_.size()); v < core_->size(); ++v) {
+    for (auto v = static_cast<index_t>(erased_.size()); v < core_->size(); ++v) {
       erased_.push_back(false);
       order_.push_back({v, v});
     }

@@ -329,7 +329,7 @@ struct staged_rest {
         window->end_step();
       }
     } end{window};
-    const result<void> ran = run_step(item);
+    result<void> ran = run_step(item);
     end.is_done = ran.ok();
     return ran;
   }

@@ -118,10 +118,10 @@ inline result<void> check_patterns(std::span<const step_pattern> patterns) {
     }
   }
   const digraph order_of(single.size(), makes);
-  for (std::size_t a = 0; a < single.size(); ++a) {
-    if (single[a]->macro == single[a]->ops[0].type)
-      return refuse_pattern(*single[a], "a pattern must not match what it makes",
-                            "it makes " + std::string(single[a]->macro_kind));
+  for (const auto& one : single) {
+    if (one->macro == one->ops[0].type)
+      return refuse_pattern(*one, "a pattern must not match what it makes",
+                            "it makes " + std::string(one->macro_kind));
   }
   const std::vector<digraph::number> order = order_of.order_as_ready();
   if (order.size() == single.size()) return {};
@@ -229,6 +229,7 @@ class graph_fuser {
   }
   std::vector<std::string> names(const std::vector<index_t>& ops) {
     std::vector<std::string> all;
+    all.reserve(ops.size());
     for (const index_t v : ops) all.push_back(op(v).name);
     return all;
   }

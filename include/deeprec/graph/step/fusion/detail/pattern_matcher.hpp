@@ -226,12 +226,11 @@ class pattern_matcher {
         const step_input& in = input_of_bound(q, a, c);
         if (cell.op < 0) {
           if (!take(cell.port, {in}, newly)) return false;
-        } else if (in.is_variable()) {
-          return false;
-        } else if (const index_t maker = found_.ops[at(cell.op)];
-                   maker >= 0 && (in.from.op != maker || in.from.port != cell.port)) {
-          return false;
+          continue;
         }
+        const index_t maker = found_.ops[at(cell.op)];
+        if (in.is_variable() || (maker >= 0 && (in.from.op != maker || in.from.port != cell.port)))
+          return false;
       }
     }
     return true;
