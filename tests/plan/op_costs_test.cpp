@@ -316,7 +316,8 @@ TEST_CASE(
   thread_pool pool({.threads = 3, .oversubscribe = true});
   cost_run run(plan);
   int on_threads = 0;
-  for (int i = 0; i < 16; ++i) {
+  // Where others take the processors, runs differ so much that all is measured once more.
+  for (int i = 0; i < 16 || (on_threads < 3 && i < 1000); ++i) {
     REQUIRE(run_on(pool, run).ok());
     on_threads += run.costs().was_on_threads() ? 1 : 0;
   }
@@ -349,7 +350,7 @@ TEST_CASE("cost_run: on threads each op runs once, and a failure is that of the 
   std::mt19937_64 random(seed());
   thread_pool pool({.threads = 3, .oversubscribe = true});
   int on_threads = 0, failed = 0;
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 12 || (on_threads <= 12 && round < 200); ++round) {
     const task_graph graph = random_graph(random, 16, 0.08);
     const auto expected = interpreted(graph);
     task_list list;
