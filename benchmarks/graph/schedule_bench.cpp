@@ -1,12 +1,12 @@
 // The ops of whole training steps by learnt costs, beside the same steps op by op: both on the same threads,
 // which the verbs in an op share.
 //
-//   executor/cost/step/M   a step of 128 samples (batch:128) or 2,048 of model M, op by op over by cost (pace);
-//                          whether the last run was on threads is not told: the costs decide it
+//   executor/cost/step/M   a step of 128 samples (batch:128) or 2,048 of model M, op by op over by cost
+//                          (pace); whether the last run was on threads is not told: the costs decide it
 //
-// Predicted: a step whose verbs share their work leaves nothing to gain, and by_cost then stays on the calling
-// thread, where a run in turn costs it one timed run of 256 at most and two readings of a clock for each other
-// run: below 0.1 %.
+// Predicted: a step whose verbs share their work leaves nothing to gain, and by_cost then stays on the
+// calling thread, where a run in turn costs it one timed run of 256 at most and two readings of a clock for
+// each other run: below 0.1 %.
 #include <benchmark/benchmark.h>
 
 #include <string>

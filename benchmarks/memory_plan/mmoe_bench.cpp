@@ -5,8 +5,8 @@
 //   memory_plan/mmoe   4,096 samples, 960 wide; 4 experts and 2 towers of 256, 192, 128, 64; a gate for each
 //                      tower: bytes by an allocator that knows no future, as a framework's caching allocator
 //                      (blocks of 256 bytes, the smallest free range that fits), over ours (speedup_online);
-//                      bytes by DeepRec's binned best fit over ours (speedup_binned); ours over the most bytes
-//                      that live at once (of_live)
+//                      bytes by DeepRec's binned best fit over ours (speedup_binned); ours over the most
+//                      bytes that live at once (of_live)
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -434,7 +434,7 @@ TEST_CASE("assign_streams: what is wrong is refused by name") {
   list.add({}, std::numeric_limits<double>::infinity());
   stream_plan plan;
   CHECK(plan_streams(list, 2, plan).message() ==
-        "invalid value: plan_streams: the cost of an op must be finite; item 0");
+        "invalid value: task_plan: the cost of an op must be finite and not negative; item 0");
   // Costs whose sums are infinite are none that a plan can't be made of.
   flat_graph_builder large;
   for (int v = 0; v < 5; ++v) large.add({.cost = 1e308});

@@ -36,7 +36,8 @@ class cuda_planned_memory {
   using step = planned_resource::step;
 
   /// @param on       the stream of the steps
-  /// @param upstream of the arena, and of requests outside of plans, on other streams, or aligned to more than 256 bytes
+  /// @param upstream of the arena, and of requests outside of plans, on other streams, or aligned to more
+  ///        than 256 bytes
   /// @param options  `upstream`, `arena`, `touch` and `checks` are set here
   explicit cuda_planned_memory(cudaStream_t on, stream_memory_ref upstream = {}, planned_options options = {})
       : on_(on), upstream_(upstream, on), planned_(on_device(std::move(options), upstream_)) {}

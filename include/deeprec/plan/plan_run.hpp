@@ -135,9 +135,9 @@ class basic_plan_run {
   /// What the runs have learnt; of a cost_run.
   ///
   /// @threads between two runs
-  [[nodiscard]] const op_costs& costs() const noexcept
-    requires ready_of::learns
-  {
+  template <class Of = ready_of>
+    requires Of::learns
+  [[nodiscard]] const op_costs& costs() const noexcept {
     return ready_.costs;
   }
 

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -63,8 +62,8 @@ struct stream_plan {
 /// @cost     O(n^2) bits and time for n ops, 16 bytes for each pair of chains, and O(n * edges) at worst for
 ///           the chains: made once, run many times
 /// @threads  reentrant
-/// @error    invalid_value: a stream outside [0, streams) (item = the op, value = the stream), a cost that is
-///           infinite (item = the op), streams below 1; detail() names it. On an error `plan` is unchanged
+/// @error    invalid_value: a stream outside [0, streams) (item = the op, value = the stream), streams below 1;
+///           detail() names it. On an error `plan` is unchanged
 /// @example  @snippet tests/host_cuda/stream_plan_test.cpp stream_plan
 /// @source   minimum path cover of the transitive reduction: Nimble (Kwon et al., NeurIPS 2020)
 [[nodiscard]] inline status plan_streams(const task_plan& tasks, int streams, stream_plan& plan) {
@@ -77,9 +76,6 @@ struct stream_plan {
               "plan_streams: the stream of an op must be below the number of streams",
               {.value = tasks.stream(v), .item = v}};
     }
-    // Chains are joined by products of costs, and an infinite one times none is not a number.
-    if (!std::isfinite(tasks.cost(v)))
-      return {errc::invalid_value, "plan_streams: the cost of an op must be finite", {.item = v}};
   }
   const detail::stream_work work(tasks);
   detail::stream_dealer dealer(work, streams);

@@ -124,7 +124,8 @@ class session_group {
   /// The session that the choice gives to this request; waits while it is leased.
   ///
   /// @cost    an atomic exchange, and the choice: round_robin another one, by_thread a mutex where the thread
-  ///          asked another group last, least_busy O(N). No allocation but for a thread that comes to by_thread
+  ///          asked another group last, least_busy O(N). No allocation but for a thread that comes to
+  ///          by_thread
   /// @threads thread-safe. A thread that holds a lease and asks again may get the same session, and then
   ///          waits for itself: give a limit, or give the lease back
   /// @error   an empty lease; outcome() is timed_out or stopped, of the limit, or out_of_memory

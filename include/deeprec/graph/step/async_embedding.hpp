@@ -34,10 +34,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @numerics with a window of 1 the same bits; with another one they depend on the window only
 /// @cost    O(ops + inputs), and as step_graph::check()
 /// @threads reentrant
-/// @error   as step_graph::flat() of the graph; invalid_value: a window below 1; no op of these kinds, or none
-///          that reads what an op behind it changes; and of the graph that was made, with the ops' names: what
-///          runs ahead changes what a lookup reads, as keys that are admitted do, or reads what changes without
-///          being a lookup. Throws std::bad_alloc
+/// @error   as step_graph::flat() of the graph; invalid_value: a window below 1; no op of these kinds, or
+///          none that reads what an op behind it changes; and of the graph that was made, with the ops'
+///          names: what runs ahead changes what a lookup reads, as keys that are admitted do, or reads what
+///          changes without being a lookup. Throws std::bad_alloc
 /// @example @snippet tests/graph/async_embedding_test.cpp async_embedding
 /// @source  DeepRec, async_embedding_stage.py; the bound is ours
 [[nodiscard]] inline result<async_graph> async_embedding(const step_graph& graph,

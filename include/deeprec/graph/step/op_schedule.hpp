@@ -14,7 +14,7 @@ enum class op_schedule : std::uint8_t {
   in_turn,   ///< one after the other on the calling thread
   as_ready,  ///< on the executor's threads; what became ready first comes first
   stealing,  ///< on the executor's threads; each goes on with what it made ready
-  by_cost,  ///< by costs that are learnt: the longest way first, on the calling thread where threads don't pay
+  by_cost,   ///< by learnt costs: the longest way first, on the calling thread where threads don't pay
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

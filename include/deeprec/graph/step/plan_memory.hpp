@@ -34,7 +34,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @numerics deterministic, as plan_blocks
 /// @cost    O(ops + inputs), and plan_blocks of the values
 /// @threads reentrant
-/// @error   unsupported: a program whose ops run for parts or on threads; as plan_blocks. Throws std::bad_alloc
+/// @error   unsupported: a program whose ops run for parts or on threads; as plan_blocks. Throws
+///          std::bad_alloc
 /// @example @snippet tests/graph/plan_memory_test.cpp plan_memory
 [[nodiscard]] inline result<value_plan> plan_memory(const step_program& program, const step_state& sizes,
                                                     const block_plan_options& options = {}) {
@@ -56,8 +57,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///          own
 /// @cost    one allocation
 /// @threads one at a time for one state
-/// @error   unsupported: as plan_memory; shape_mismatch: the plan is of another graph. Throws what the resource throws: the state is as it
-///          was
+/// @error   unsupported: as plan_memory; shape_mismatch: the plan is of another graph. Throws what the
+///          resource throws: the state is as it was
 inline result<void> place_values(step_state& state, const value_plan& memory) {
   detail::step_storage& storage = detail::state_access::storage(state);
   return detail::place_in(storage, memory, storage.runner == nullptr);

@@ -12,8 +12,8 @@
 //
 //   lookup (g.stale_read(rows, W)) ──[ ]── ... update (g.write(rows))      lookups of W - 1 steps ahead
 //
-// Lookup t then sees the updates up to t - W and no others, whatever the threads do: update u waits for lookup
-// u + W - 1 (schedule/stale_window.hpp). Not here: the choice of a cut (smart_stage.hpp).
+// Lookup t then sees the updates up to t - W and no others, whatever the threads do: update u waits for
+// lookup u + W - 1 (schedule/stale_window.hpp). Not here: the choice of a cut (smart_stage.hpp).
 #pragma once
 
 #include <algorithm>
@@ -67,9 +67,9 @@ class staged_program {
   /// @threads reentrant
   /// @error   as step_graph::flat(); invalid_value: no source, a capacity or producers below 1; stale reads
   ///          of several windows or before several cuts, or of what an op before a cut changes; unsupported:
-  ///          a stale read with a window above 1 behind all cuts; with several producers an op before the first cut that
-  ///          writes a variable or is external, since steps overlap there; as by_lanes(). Throws
-  ///          std::bad_alloc, and what constructors of values throw
+  ///          a stale read with a window above 1 behind all cuts; with several producers an op before the
+  ///          first cut that writes a variable or is external, since steps overlap there; as by_lanes().
+  ///          Throws std::bad_alloc, and what constructors of values throw
   /// @example @snippet tests/graph/staged_program_test.cpp staged_program
   [[nodiscard]] static result<staged_program> compile(const step_graph& graph, staged_options options = {}) {
     result<flat_graph> flat = graph.flat();
@@ -109,9 +109,9 @@ class staged_program {
   /// and then calls the source. So runs that end early and go on are one run, as calls of step_program::run
   /// are. A source that is set back needs drop_kept().
   ///
-  /// With stale reads a run ends between two steps only, so after a request to stop it may wait for the source
-  /// to begin W - 1 steps more, or to end. A step whose update failed leaves its changes out of what later
-  /// lookups see.
+  /// With stale reads a run ends between two steps only, so after a request to stop it may wait for the
+  /// source to begin W - 1 steps more, or to end. A step whose update failed leaves its changes out of what
+  /// later lookups see.
   ///
   /// @param where an executor with threads for tasks and for bulk work, or a context on one. The ops behind
   ///              the last cut run on the caller's thread and get it as step_call::on; those before a cut

@@ -47,7 +47,8 @@ namespace detail {
 struct state_access;
 }  // namespace detail
 
-/// How ops that are sample-wise run: on whole batches, or as by_lanes() and by_parts() (lane_steps.hpp) have it.
+/// How ops that are sample-wise run: on whole batches, or as by_lanes() and by_parts() (lane_steps.hpp) have
+/// it.
 struct sample_cut {
   micro_lanes lanes{};
   bool must_cut = false;  ///< a graph without sample-wise ops is refused
@@ -215,8 +216,8 @@ class step_program {
   /// @pre     the state is of this program
   /// @post    true: every op ran. stopped: nothing ran; false: nothing but the source. After another error
   ///          the step is incomplete: its item is gone, and variables are as the ops that had run left them
-  /// @cost    as run_inline: no allocation but those of the ops, 2 to 8 ns for an op; on threads as run_on: some
-  ///          100 ns for an op
+  /// @cost    as run_inline: no allocation but those of the ops, 2 to 8 ns for an op; on threads as run_on:
+  ///          some 100 ns for an op
   /// @threads one run at a time for one state
   /// @error   as run_inline: the status of the op that failed, with its name in the text and its number as
   ///          item; stopped, where the token requested it before the step. Throws task_error for the

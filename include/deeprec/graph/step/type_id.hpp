@@ -59,9 +59,11 @@ template <class T>
 
 }}  // namespace deeprec::DEEPREC_ABI
 
+/// @cond
 template <>
 struct std::hash<deeprec::type_id> {
   std::size_t operator()(const deeprec::type_id& t) const noexcept {
     return std::hash<const void*>()(t.mark_);
   }
 };
+/// @endcond

@@ -4,7 +4,8 @@
 //   step 4                                          loss ── update      update 4 waits for lookup 5
 //
 // A step that has begun behind the cut ends, and its update needs lookups of later steps: so a request to
-// stop ends the run between two steps. Not here: the order of lookups and updates (schedule/stale_window.hpp).
+// stop ends the run between two steps. Not here: the order of lookups and updates
+// (schedule/stale_window.hpp).
 #pragma once
 
 #include <cstddef>
