@@ -62,8 +62,8 @@ struct stream_plan {
 /// @cost     O(n^2) bits and time for n ops, 16 bytes for each pair of chains, and O(n * edges) at worst for
 ///           the chains: made once, run many times
 /// @threads  reentrant
-/// @error    invalid_value: a stream outside [0, streams) (item = the op, value = the stream), streams below 1;
-///           detail() names it. On an error `plan` is unchanged
+/// @error    invalid_value: a stream outside [0, streams) (item = the op, value = the stream), streams below
+///           1; detail() names it. On an error `plan` is unchanged
 /// @example  @snippet tests/host_cuda/stream_plan_test.cpp stream_plan
 /// @source   minimum path cover of the transitive reduction: Nimble (Kwon et al., NeurIPS 2020)
 [[nodiscard]] inline status plan_streams(const task_plan& tasks, int streams, stream_plan& plan) {
