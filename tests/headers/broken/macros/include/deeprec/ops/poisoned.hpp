@@ -1,7 +1,8 @@
 #pragma once
 
-#include <limits>
 #include <sys/sysmacros.h>
+
+#include <limits>
 
 inline int largest() { return std::numeric_limits<int>::max(); }
 inline int least(int small) { return (std::numeric_limits<int>::min)() + small; }  // max(small)
