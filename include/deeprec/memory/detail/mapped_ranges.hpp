@@ -18,10 +18,10 @@ class mapped_ranges {
 
   /// The first place of so many bytes; none where there is none. Throws std::bad_alloc.
   [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes) {
-    for (auto& [at, range] : all_) {
-      if (!range.is_free || range.bytes < bytes) continue;
-      if (range.bytes > bytes) all_[at + bytes] = {range.bytes - bytes, true};
-      range = {bytes, false};
+    for (auto& [at, one] : all_) {
+      if (!one.is_free || one.bytes < bytes) continue;
+      if (one.bytes > bytes) all_[at + bytes] = {one.bytes - bytes, true};
+      one = {bytes, false};
       return at;
     }
     const std::uint64_t begin = used();
