@@ -208,7 +208,7 @@ class graph_fuser {
     if (!edited) return edited.fault();
     made.graph = std::move(edited.value().graph);
     made.moved = std::move(edited.value().moved);
-    return made;
+    return {std::move(made)};  // nvcc would copy it
   }
 
  private:
