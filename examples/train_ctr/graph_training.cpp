@@ -170,6 +170,19 @@ std::string apply_passes(graph_step_of<Source>& step, const graph_options& how) 
 
 }  // namespace
 
+graph_options graph_options_of(const options& o) {
+  return {.smart_stage = o.smart_stage,
+          .async_window = o.async_embedding,
+          .schedule = o.executor == "pool"   ? deeprec::op_schedule::as_ready
+                      : o.executor == "cost" ? deeprec::op_schedule::by_cost
+                                             : deeprec::op_schedule::in_turn,
+          .memory_plan = o.memory_plan,
+          .threads = o.threads,
+          .prefetch = o.prefetch,
+          .trace = o.trace,
+          .picture = o.graph};
+}
+
 template <class Source>
 class graph_training<Source>::body {
  public:

@@ -26,6 +26,7 @@
 
 #include "models/history_data.hpp"
 #include "models/step_maker.hpp"
+#include "options.hpp"
 #include "step_scratch.hpp"
 #include "stopwatch.hpp"
 
@@ -49,12 +50,8 @@ struct graph_options {
   std::string picture;  ///< file for the graph in Graphviz's language; empty: none
 };
 
-/// Of the option --executor.
-inline deeprec::op_schedule schedule_of(const std::string& executor) {
-  return executor == "pool"   ? deeprec::op_schedule::as_ready
-         : executor == "cost" ? deeprec::op_schedule::by_cost
-                              : deeprec::op_schedule::in_turn;
-}
+/// Those of the command line, for whole batches and without fusions.
+graph_options graph_options_of(const options& o);
 
 template <class Source>
 class graph_training {

@@ -84,18 +84,10 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
     return [&, use](row_reader read) { return make_graph_step(model, *input.tables, std::move(read), use); };
   };
   if (o.is_graph() || !stepped_by_hand<Model>) {
-    as_graph.emplace(
-        make_graph(graph_use::train),
-        graph_options{.smart_stage = o.smart_stage,
-                      .fusions = o.fusion ? click_fusions() : std::vector<deeprec::step_pattern>(),
-                      .async_window = o.async_embedding,
-                      .parts = o.micro_batch,
-                      .schedule = schedule_of(o.executor),
-                      .memory_plan = o.memory_plan,
-                      .threads = o.threads,
-                      .prefetch = o.prefetch,
-                      .trace = o.trace,
-                      .picture = o.graph});
+    graph_options as = graph_options_of(o);
+    as.parts = o.micro_batch;
+    if (o.fusion) as.fusions = click_fusions();
+    as_graph.emplace(make_graph(graph_use::train), as);
   }
   {
     row_feed feed(rows, row_use::train);

@@ -155,14 +155,7 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
       return make_graph_step(model, data.tables, std::move(read), use);
     };
   };
-  graph_training<history_batch> steps(make_graph(graph_use::train), {.smart_stage = o.smart_stage,
-                                                                     .async_window = o.async_embedding,
-                                                                     .schedule = schedule_of(o.executor),
-                                                                     .memory_plan = o.memory_plan,
-                                                                     .threads = o.threads,
-                                                                     .prefetch = o.prefetch,
-                                                                     .trace = o.trace,
-                                                                     .picture = o.graph});
+  graph_training<history_batch> steps(make_graph(graph_use::train), graph_options_of(o));
   constexpr index_t rows_of_position = Model::draws_negatives ? 2 : 1;
   const index_t end = positions * (place.trained / positions + o.epochs);
   progress bar(Model::name, static_cast<double>((end - place.trained) * rows_of_position));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "owned_stream.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
@@ -18,13 +19,7 @@ using namespace deeprec_test;
 
 namespace {
 
-struct stream {
-  cudaStream_t it = nullptr;
-  stream() { REQUIRE(cudaStreamCreateWithPriority(&it, cudaStreamNonBlocking, 0) == cudaSuccess); }
-  stream(const stream&) = delete;
-  stream& operator=(const stream&) = delete;
-  ~stream() { cudaStreamDestroy(it); }
-};
+using stream = deeprec_test::owned_stream;
 
 /// A device with so many bytes.
 class small_device {

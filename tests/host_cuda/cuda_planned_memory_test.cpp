@@ -14,6 +14,7 @@
 
 #include <deeprec/exec/cuda/cuda_workspace.hpp>
 
+#include "owned_stream.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
@@ -21,13 +22,7 @@ using namespace deeprec_test;
 
 namespace {
 
-struct stream {
-  cudaStream_t it = nullptr;
-  stream() { REQUIRE(cudaStreamCreateWithPriority(&it, cudaStreamNonBlocking, 0) == cudaSuccess); }
-  stream(const stream&) = delete;
-  stream& operator=(const stream&) = delete;
-  ~stream() { cudaStreamDestroy(it); }
-};
+using stream = deeprec_test::owned_stream;
 
 /// cudaMallocAsync, counted, of so many bytes.
 class counted_device {

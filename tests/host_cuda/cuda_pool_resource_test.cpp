@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "owned_stream.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
@@ -17,13 +18,7 @@ using namespace deeprec_test;
 
 namespace {
 
-struct stream {
-  cudaStream_t it = nullptr;
-  stream() { REQUIRE(cudaStreamCreateWithPriority(&it, cudaStreamNonBlocking, 0) == cudaSuccess); }
-  stream(const stream&) = delete;
-  stream& operator=(const stream&) = delete;
-  ~stream() { cudaStreamDestroy(it); }
-};
+using stream = deeprec_test::owned_stream;
 
 struct use {
   std::byte* begin;

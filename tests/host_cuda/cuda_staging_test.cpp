@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "owned_stream.hpp"
+
 using namespace deeprec;
 using host_cuda::lost;
 
@@ -20,13 +22,7 @@ constexpr lost forgetful = lost::waits_for_events;  // packs over a batch that i
 constexpr lost impatient = lost::waits_of_streams;  // the step does not wait for its copy
 constexpr lost merciful = lost::waits_for_streams;
 
-struct stream {
-  cudaStream_t it = nullptr;
-  stream() { REQUIRE(cudaStreamCreateWithPriority(&it, cudaStreamNonBlocking, 0) == cudaSuccess); }
-  stream(const stream&) = delete;
-  stream& operator=(const stream&) = delete;
-  ~stream() { cudaStreamDestroy(it); }
-};
+using stream = deeprec_test::owned_stream;
 
 /// Ten batches through two buffers: every step behind its copy, every copy behind the step that read the
 /// buffer before, and no copy behind a step that it has nothing to do with.
