@@ -38,14 +38,14 @@ struct dssm_options {
 struct unit_pairs {
   matrix both;                            // (B, 2 D)
   std::vector<float> of_users, of_items;  // inverse lengths
-  [[nodiscard]] index_t value_bytes() const { return both.value_bytes(); }
+  [[nodiscard]] index_t value_bytes() const { return deeprec::batch_traits<matrix>::bytes(both); }
 };
 /// What a batch needs for its softmax.
 struct in_batch_scores {
   matrix scores;                  // (B,B)
   std::vector<std::int64_t> ids;  // of the targets
   std::vector<float> log_shares;
-  [[nodiscard]] index_t value_bytes() const { return scores.value_bytes(); }
+  [[nodiscard]] index_t value_bytes() const { return deeprec::batch_traits<matrix>::bytes(scores); }
 };
 
 struct normalize_op {

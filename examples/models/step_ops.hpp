@@ -25,6 +25,7 @@
 #include <deeprec/core/batch_traits.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/graph/ops/matrix_value.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 
 #include "cross_stack.hpp"
@@ -104,55 +105,13 @@ struct located_rows {
   }
 };
 
-/// Floats of its own, in memory of its own or in the place that a plan gave it, or those of a stack.
-class matrix {
- public:
-  [[nodiscard]] matrix_view<float> make(index_t rows, index_t columns) {
-    const auto needed = static_cast<std::size_t>(rows * columns);
-    float* to = place_.data();
-    if (needed > place_.size()) {
-      memory_.resize(std::max(memory_.size(), needed));
-      to = memory_.data();
-    }
-    made_ = {to, rows, columns};
-    view_ = made_;
-    return made_;
-  }
-  void refer(matrix_view<const float> to) {
-    made_ = {};
-    view_ = to;
-  }
-  [[nodiscard]] matrix_view<const float> view() const { return view_; }
-  /// @pre made, not referred to
-  [[nodiscard]] matrix_view<float> writable() { return made_; }
-  [[nodiscard]] index_t rows() const { return view_.extent(0); }
-  /// Of the floats that it made.
-  [[nodiscard]] index_t own_bytes() const {
-    return made_.extent(0) * made_.extent(1) * static_cast<index_t>(sizeof(float));
-  }
-  [[nodiscard]] std::span<const std::byte> memory() const {
-    if (view_.extent(0) == 0 || view_.extent(1) == 0) return {};
-    return std::as_bytes(std::span(view_.row(0), view_.row(view_.extent(0) - 1) + view_.extent(1)));
-  }
-  void place(std::span<std::byte> memory) {
-    place_ = {static_cast<float*>(static_cast<void*>(memory.data())), memory.size() / sizeof(float)};
-    memory_ = {};
-  }
-  [[nodiscard]] index_t value_bytes() const {
-    return view_.extent(0) * view_.extent(1) * static_cast<index_t>(sizeof(float));
-  }
-
- private:
-  std::vector<float> memory_;
-  std::span<float> place_;
-  matrix_view<float> made_;
-  matrix_view<const float> view_;
-};
+/// Floats of its own, or those of a stack.
+using matrix = deeprec::matrix_value;
 
 /// The gradients of a stack's weights: those of a pass, or their sum over the parts of a batch.
 struct weight_gradients {
   matrix row;
-  [[nodiscard]] index_t value_bytes() const { return row.value_bytes(); }
+  [[nodiscard]] index_t value_bytes() const { return deeprec::batch_traits<matrix>::bytes(row); }
 };
 
 /// A value with a size in bytes.
@@ -167,28 +126,11 @@ struct deeprec::batch_traits<T> {
 };
 // How values pass between a batch and its parts.
 template <>
-struct deeprec::batch_traits<ctr::matrix> {
-  static index_t bytes(const ctr::matrix& v) { return v.value_bytes(); }
-  static index_t own_bytes(const ctr::matrix& v) { return v.own_bytes(); }
-  static std::span<const std::byte> memory(const ctr::matrix& v) { return v.memory(); }
-  static void place(ctr::matrix& v, std::span<std::byte> memory) { v.place(memory); }
-  static index_t samples(const ctr::matrix& v) { return v.rows(); }
-  static void refer(const ctr::matrix& whole, index_t first, index_t count, ctr::matrix& part) {
-    part.refer(whole.view().rows(first, count));
-  }
-  static void make_room(ctr::matrix& whole, index_t samples, const ctr::matrix& part) {
-    static_cast<void>(whole.make(samples, part.view().extent(1)));
-  }
-  static void join(const ctr::matrix& part, index_t first, ctr::matrix& whole) {
-    const matrix_view<float> to = whole.writable();
-    for (index_t i = 0; i < part.rows(); ++i)
-      std::copy_n(part.view().row(i), to.extent(1), to.row(first + i));
-  }
-};
-template <>
 struct deeprec::batch_traits<ctr::weight_gradients> {
   static index_t bytes(const ctr::weight_gradients& v) { return v.value_bytes(); }
-  static std::span<const std::byte> memory(const ctr::weight_gradients& v) { return v.row.memory(); }
+  static std::span<const std::byte> memory(const ctr::weight_gradients& v) {
+    return batch_traits<ctr::matrix>::memory(v.row);
+  }
   static void make_room(ctr::weight_gradients& whole, index_t, const ctr::weight_gradients& part) {
     static_cast<void>(whole.row.make(1, part.row.view().extent(1)));
   }

@@ -6,14 +6,19 @@
 #include <deeprec/graph/ops/dense_ops.hpp>
 #include <deeprec/graph/ops/fusions.hpp>
 #include <deeprec/graph/ops/lookup_ops.hpp>
+#include <deeprec/graph/ops/matrix_value.hpp>
 #include <deeprec/graph/step/fusion/fuse.hpp>
 #include <deeprec/graph/step/step_program.hpp>
+#include <deeprec/memory/counting_resource.hpp>
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -102,6 +107,23 @@ void check_lookup(bool fill, bool weighted, std::optional<std::int64_t> default_
 }
 
 }  // namespace
+
+TEST_CASE("matrix_value: in a plan's place it holds no memory of its own, and grows out of it") {
+  counting_resource memory;
+  matrix_value m(&memory);
+  const matrix_view<float> own = m.make(3, 5);
+  CHECK(own.data_handle() == m.writable().data_handle());
+  CHECK(memory.statistics().bytes >= 15 * sizeof(float));
+  std::array<float, 20> place{};
+  batch_traits<matrix_value>::place(m, std::as_writable_bytes(std::span(place)));
+  CHECK(memory.statistics().bytes == 0);
+  CHECK(m.make(4, 5).data_handle() == place.data());
+  CHECK(batch_traits<matrix_value>::own_bytes(m) == static_cast<index_t>(20 * sizeof(float)));
+  CHECK(m.make(5, 5).data_handle() != place.data());
+  CHECK(m.make(2, 5).data_handle() == place.data());
+  m.refer(own);
+  CHECK(batch_traits<matrix_value>::own_bytes(m) == 0);
+}
 
 TEST_CASE("lookup_fusion: the stages of a safe lookup become one op, with their bits") {
   for (const bool weighted : {false, true}) {

@@ -48,6 +48,10 @@ class matrix_value {
     view_ = to;
   }
   [[nodiscard]] matrix_view<const float> view() const noexcept { return view_; }
+  /// What make() returned last.
+  ///
+  /// @pre it refers to no other matrix since
+  [[nodiscard]] matrix_view<float> writable() const noexcept { return made_; }
   [[nodiscard]] index_t rows() const noexcept { return view_.extent(0); }
   [[nodiscard]] index_t columns() const noexcept { return view_.extent(1); }
 
@@ -70,6 +74,7 @@ struct batch_traits<matrix_value> {
   }
   static void place(matrix_value& v, std::span<std::byte> memory) {
     v.place_ = {static_cast<float*>(static_cast<void*>(memory.data())), memory.size() / sizeof(float)};
+    std::pmr::vector<float>(v.memory_.get_allocator()).swap(v.memory_);
   }
   static index_t samples(const matrix_value& v) { return v.rows(); }
   static void refer(const matrix_value& whole, index_t first, index_t count, matrix_value& part) {
