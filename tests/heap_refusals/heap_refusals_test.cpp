@@ -30,7 +30,10 @@
 #include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/graph/step/async_embedding.hpp>
+#include <deeprec/graph/step/fusion/fuse.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
+#include <deeprec/graph/step/staged_program.hpp>
 #include <deeprec/graph/step/step_program.hpp>
 #include <deeprec/optim/sgd.hpp>
 #include <deeprec/plan/task_plan.hpp>
@@ -465,6 +468,87 @@ TEST_CASE("by_lanes: a step that was refused memory trains nothing, and is whole
       until_granted([&] { return program[0].run(here, *state); });
       until_granted([&] { return program[0].run(here, *state); });
       return std::tuple(trained, state->get(squares).x, state->step());
+    });
+  }
+}
+
+namespace {
+
+struct ahead_hash {
+  static constexpr const char* kind = "hash";
+  int by = 3;
+  void operator()(const int& in, int& out) const { out = in * by; }
+};
+struct ahead_bucket {
+  static constexpr const char* kind = "bucket";
+  void operator()(const int& in, int& out) const { out = in % 8; }
+};
+struct ahead_both {
+  static constexpr const char* kind = "hash_bucket";
+  using output = int;
+  int by;
+  void operator()(const int& in, int& out) const { out = in * by % 8; }
+};
+struct ahead_lookup {
+  static constexpr const char* kind = "lookup";
+  void operator()(const int& in, const std::array<long, 8>& rows, long& out) const {
+    out = rows[static_cast<std::size_t>(in)];
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "passes and schedules: a graph, a program and a state that were refused memory are made when asked "
+    "again") {
+  // Names of more letters than a string holds itself.
+  std::array<long, 8> rows{};
+  int next = 0;
+  step_graph g;
+  const auto v = g.variable("rows, under a name of some length", rows);
+  const auto in = g.source<int>("source, under a name of some length", [&](int& out) {
+    out = next++;
+    return true;
+  });
+  const auto hashed = g.add<int>("hash, under a name of some length", ahead_hash{}, in);
+  const auto id = g.add<int>("bucket, under a name of some length", ahead_bucket{}, hashed);
+  const auto row = g.add<long>("lookup, under a name of some length", ahead_lookup{}, id, g.read(v));
+  g.add(
+       "update, under a name of some length",
+       [](const int& at, const long& was, std::array<long, 8>& to) {
+         to[static_cast<std::size_t>(at)] = was * 3 + at + 1;
+       },
+       id, row, g.write(v))
+      .role(op_role::apply)
+      .target();
+  step_pattern p("hash, bucket");
+  const auto any = p.any<int>();
+  const auto first = p.op<ahead_hash, int>(any);
+  const auto second = p.op<ahead_bucket, int>(first);
+  p.becomes(second, [=](const pattern_match& m) { return ahead_both{m[first].by}; }, any);
+  const std::vector<step_pattern> patterns{p};
+  for (const op_schedule schedule :
+       {op_schedule::in_turn, op_schedule::as_ready, op_schedule::stealing, op_schedule::by_cost}) {
+    refuse_each([&] {
+      rows = {};
+      next = 0;
+      std::optional<fused_graph> fused;
+      until_granted([&] { fused.emplace(fuse(g, patterns).or_throw()); });
+      std::vector<step_program> program;
+      program.reserve(1);
+      until_granted(
+          [&] { program.push_back(step_program::compile(fused->graph, {.schedule = schedule}).or_throw()); });
+      std::optional<step_state> state;
+      until_granted([&] { state.emplace(program[0].make_state()); });
+      for (int step = 0; step < 4; ++step) until_granted([&] { return program[0].run(here, *state); });
+      std::optional<async_graph> ahead;
+      until_granted([&] { ahead.emplace(async_embedding(g, {.window = 3}).or_throw()); });
+      std::vector<staged_program> staged;
+      staged.reserve(1);
+      until_granted([&] {
+        staged.push_back(staged_program::compile(ahead->graph, {.schedule = schedule}).or_throw());
+      });
+      return std::tuple(rows, fused->fused.size(), ahead->ahead, staged[0].staged_ops());
     });
   }
 }
