@@ -28,6 +28,7 @@
 #include <deeprec/plan/plan_run.hpp>
 
 #include "graph/baseline.hpp"
+#include "graph/peers.hpp"
 #include "support/add.hpp"
 #include "support/figures.hpp"
 
@@ -99,17 +100,8 @@ void empty(benchmark::State& state, const std::string& name, const graph& of) {
     cost_run by_cost(plan);
     plan_run fifo(plan);
     stealing_run stealing(plan);
-    std::vector<peer> peers;
-#if defined(HAVE_TBB)
-    o2::add_tbb(peers);
-    native::add_tbb(peers);
-#endif
-#if defined(HAVE_TASKFLOW)
-    o2::add_taskflow(peers);
-    native::add_taskflow(peers);
-#endif
     std::vector<std::unique_ptr<runner>> others;
-    for (const peer& p : peers) others.emplace_back(p.make(of, values.data(), 2));
+    for (const peer& p : peers()) others.emplace_back(p.make(of, values.data(), 2));
     bool wrong = false;
     const auto ours = [&](auto& run) { wrong |= !run_on(pool, run); };
     const auto right = [&](auto&& run) {
@@ -153,7 +145,7 @@ void empty(benchmark::State& state, const std::string& name, const graph& of) {
     }
     if (!others.empty()) {
       f.note("best_ns", median(theirs[best]));
-      f.say(std::string("best peer: ") + peers[best].name);
+      f.say(std::string("best peer: ") + peers()[best].name);
     }
     f.say(by_cost.costs().was_on_threads() ? "on threads" : "on its caller's thread");
     if (wrong) return state.SkipWithError("wrong answer: a run failed");

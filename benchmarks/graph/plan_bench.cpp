@@ -29,6 +29,7 @@
 #include <deeprec/plan/trace_recorder.hpp>
 
 #include "graph/baseline.hpp"
+#include "graph/peers.hpp"
 #include "support/add.hpp"
 #include "support/figures.hpp"
 
@@ -99,22 +100,6 @@ class by_hand {
   std::vector<std::pair<graph::op, std::uint32_t>> ops_;
   std::vector<row> rows_;
 };
-
-const std::vector<peer>& peers() {
-  static const std::vector<peer> all = [] {
-    std::vector<peer> found;
-#if defined(HAVE_TBB)
-    o2::add_tbb(found);
-    native::add_tbb(found);
-#endif
-#if defined(HAVE_TASKFLOW)
-    o2::add_taskflow(found);
-    native::add_taskflow(found);
-#endif
-    return found;
-  }();
-  return all;
-}
 
 /// Peers on one thread and on two: the medians of their seconds.
 struct contest {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory_resource>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include <deeprec/core/isa.hpp>
 #include <deeprec/dense/gemm/gemm.hpp>
 #include <deeprec/dense/layers/dice.hpp>
 #include <deeprec/dense/layers/linear.hpp>
@@ -91,7 +93,9 @@ TEST_CASE("r01: weights packed for one batch size serve every other one") {
             served_weights served(o.n, o.k);
             if (!served.right(o.first)) return 1;
             if (!served.right(o.second)) return 2;
-            return served.weights.forms_made() == 1 ? 0 : 3;
+            // With instructions below AVX2, oneDNN multiplies b as it is.
+            const std::uint64_t forms = served.weights.forms_made();
+            return forms == 1 || (forms == 0 && active_isa() < isa::avx2) ? 0 : 3;
           }) == 0);
   }
 }
