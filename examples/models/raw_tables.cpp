@@ -1,6 +1,7 @@
 #include "raw_tables.hpp"
 
 #include <algorithm>
+#include <memory_resource>
 #include <utility>
 #include <vector>
 
@@ -41,16 +42,19 @@ raw_tables::raw_tables(table_type& of_integers, const key_rules& rules, index_t 
 status raw_tables::admit(const step_context& on, std::span<const key_bags> keys,
                          features_type::found_rows& rows) {
   rows.reset();  // its rows may go
+  // What is requested depends on how many keys come and go: a plan of memory would hold for no step.
+  step_context apart = on;
+  apart.memory = std::pmr::get_default_resource();
   ++step_;
   const std::uint64_t every = std::max<std::uint64_t>(rules_.ttl / 4, 1);
   const bool sweeps = rules_.ttl > 0 && step_ % every == 0;
   for (const auto& column : columns_) {
     column->begin_step(step_);
     if (!sweeps) continue;
-    const auto evicted = evict_rows(on, *column, deeprec::evict::step_ttl{rules_.ttl});
+    const auto evicted = evict_rows(apart, *column, deeprec::evict::step_ttl{rules_.ttl});
     if (!evicted) return evicted.fault();
   }
-  return features_.admit(on, keys, rows);
+  return features_.admit(apart, keys, rows);
 }
 
 void raw_tables::add_parts(model_parts& to, const std::string& name, const std::string& from) {

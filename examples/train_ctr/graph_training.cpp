@@ -41,7 +41,11 @@ class part_times final : public deeprec::trace_sink {
  public:
   /// @param ahead  of each op: whether it runs ahead of the training
   part_times(std::vector<part> parts, std::vector<char> ahead, deeprec::trace_recorder* next)
-      : parts_(std::move(parts)), ahead_(std::move(ahead)), next_(next), spent_(parts_.size()) {}
+      : parts_(std::move(parts)),
+        ahead_(std::move(ahead)),
+        next_(next),
+        spent_(parts_.size()),
+        runs_(parts_.size()) {}
 
   void begin(const char* verb) noexcept override {
     if (next_ != nullptr) next_->begin(verb);
@@ -90,7 +94,19 @@ class part_times final : public deeprec::trace_sink {
   }
 
   /// Of the ops that do not run ahead: on threads other than the one that trains; all.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> ops_elsewhere() const { return {elsewhere_, ops_}; }
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> ops_elsewhere() const {
+    std::int64_t all = 0;
+    for (std::size_t op = 0; op < runs_.size(); ++op) {
+      if (ahead_[op] == 0) all += runs_[op];
+    }
+    return {elsewhere_, all};
+  }
+  /// How often the op ran that ran most: once for each part of a batch, where it runs by parts.
+  [[nodiscard]] std::int64_t most_runs() const {
+    std::int64_t most = 0;
+    for (const auto& runs : runs_) most = std::max<std::int64_t>(most, runs);
+    return most;
+  }
 
  private:
   static std::int64_t now() noexcept {
@@ -105,16 +121,16 @@ class part_times final : public deeprec::trace_sink {
   [[nodiscard]] bool is_ahead(index_t op) const noexcept { return ahead_[static_cast<std::size_t>(op)] != 0; }
   void count(const deeprec::traced_op& op, std::int64_t at) noexcept {
     spent_[static_cast<std::size_t>(op.op)].fetch_add(at - begun(), std::memory_order_relaxed);
+    runs_[static_cast<std::size_t>(op.op)].fetch_add(1, std::memory_order_relaxed);
     if (is_ahead(op.op)) return;
-    ops_.fetch_add(1, std::memory_order_relaxed);
     if (std::this_thread::get_id() != trainer_) elsewhere_.fetch_add(1, std::memory_order_relaxed);
   }
 
   std::vector<part> parts_;
   std::vector<char> ahead_;
   deeprec::trace_recorder* next_;
-  std::vector<std::atomic<std::int64_t>> spent_;  // by each op
-  std::atomic<std::int64_t> ops_{0}, elsewhere_{0};
+  std::vector<std::atomic<std::int64_t>> spent_, runs_;  // by, and of each op
+  std::atomic<std::int64_t> elsewhere_{0};
   std::thread::id trainer_;
   std::int64_t ended_ = 0, waited_ = 0;  // of the thread that trains
   std::atomic<bool> waits_{false};
@@ -312,6 +328,13 @@ class graph_training<Source>::body {
       text += "         ahead:" + ahead + share + "\n";
     }
     text += "         in the step:" + behind + "\n" + "         time: " + time_by_kind() + "\n";
+    if (how_.parts != 1) {
+      char parts[64];
+      std::snprintf(
+          parts, sizeof parts, "         parts of a batch: %.1f\n",
+          static_cast<double>(times_->most_runs()) / static_cast<double>(std::max<index_t>(steps_, 1)));
+      text += parts;
+    }
     if (how_.schedule != deeprec::op_schedule::in_turn) {
       const auto [elsewhere, all] = times_->ops_elsewhere();
       text += "         executor " +

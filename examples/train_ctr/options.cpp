@@ -17,6 +17,76 @@
 
 namespace ctr {
 
+namespace {
+
+/// A switch as a message names it, and whether it is set.
+struct switch_use {
+  std::string name;
+  bool is_set;
+};
+
+/// The first two switches of a step that exclude each other, and why; empty: there are none. All others go
+/// with each other.
+std::string excluded_pair(const CLI::App& app, const options& o, bool of_histories) {
+  const switch_use direct{"--step direct", o.step == "direct"}, graph{"--step graph", o.step == "graph"};
+  const switch_use stale{"--stale-window", o.stale_window > 0};
+  const switch_use executor{"--executor " + o.executor, !o.executor.empty()},
+      beside{executor.name, o.executor == "pool" || o.executor == "cost"};
+  const switch_use async{"--async-embedding", o.async_embedding > 0},
+      ahead{"--async-embedding", o.async_embedding > 1};
+  const switch_use smart{"--smart-stage", o.smart_stage}, fusion{"--fusion", o.fusion};
+  const switch_use plan{"--memory-plan", o.memory_plan}, raw{"--keys raw", o.has_raw_keys()};
+  const switch_use parts{"--micro-batch " + std::to_string(o.micro_batch),
+                         o.micro_batch != 1 && !of_histories};
+  const switch_use prefetch{"--prefetch", app.count("--prefetch") > 0},
+      no_thread{"--prefetch 0", o.prefetch == 0};
+  const switch_use save_every{"--save-every", o.save_every > 0}, exports{"--export", !o.export_to.empty()};
+  const switch_use trace{"--trace", !o.trace.empty()}, picture{"--graph", !o.graph.empty()};
+  const switch_use ttl{"--ttl", o.ttl > 0}, capacity{"--capacity", o.capacity > 0};
+  struct exclusion {
+    const switch_use &one, &other;
+    const char* why;
+  };
+  constexpr const char *of_graph = "it is of the graph of a step",
+                       *by_async = "lookups of a graph run ahead with --async-embedding",
+                       *by_timing = "what is evicted would depend on timing";
+  const exclusion all[] = {
+      {executor, direct, of_graph},
+      {async, direct, of_graph},
+      {smart, direct, of_graph},
+      {fusion, direct, of_graph},
+      {trace, direct, of_graph},
+      {picture, direct, of_graph},
+      {stale, graph, by_async},
+      {stale, executor, by_async},
+      {stale, async, "that is its equal of a graph"},
+      {stale, smart, by_async},
+      {stale, fusion, by_async},
+      {stale, trace, by_async},
+      {stale, picture, by_async},
+      {stale, prefetch, "a batch is read where its lookup begins"},
+      {stale, plan, "steps that are in flight at once would share an arena"},
+      {stale, save_every, "lookups are on their way"},
+      {stale, ttl, by_timing},
+      {stale, capacity, by_timing},
+      {async, smart, "what lookups need runs ahead with them"},
+      {async, raw, "keys are admitted in the order of steps, before the lookup"},
+      {async, no_thread, "a thread looks up ahead"},
+      {ahead, save_every, "lookups are on their way"},
+      {smart, no_thread, "a thread runs what is ahead"},
+      {fusion, raw, "keys have no buckets"},
+      {beside, plan, "ops that run at once share no arena"},
+      {beside, parts, "the parts of a batch have threads of their own; it needs --micro-batch 1"},
+      {exports, raw, "what it writes are numbers of rows in tables of a fixed size"},
+  };
+  for (const exclusion& of : all) {
+    if (of.one.is_set && of.other.is_set) return of.one.name + " is not for " + of.other.name + ": " + of.why;
+  }
+  return {};
+}
+
+}  // namespace
+
 std::optional<int> parse(options& o, int argc, char** argv) {
   CLI::App app(
       "Trains click models: on a Criteo file, or on data of its shape; sequence models on histories of "
@@ -229,58 +299,12 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (o.models.size() != 1 && !(o.trace.empty() && o.graph.empty())) {
     return wrong("--trace and --graph are for one --model");
   }
-  if (o.step == "direct" && o.is_graph()) {
-    return wrong(
-        "--executor, --smart-stage, --fusion, --async-embedding, --trace and --graph need --step graph");
-  }
-  if (o.is_graph() && o.stale_window > 0) {
-    return wrong(
-        "--stale-window is not for --step graph, nor for --executor, --smart-stage, --fusion, "
-        "--async-embedding, --trace and --graph");
-  }
-  const bool on_threads = o.executor == "pool" || o.executor == "cost";
-  if (on_threads && o.memory_plan) {
-    return wrong("--memory-plan is not for --executor pool and cost: ops that run at once share no arena");
-  }
-  if (o.async_embedding > 0 && o.smart_stage) {
-    return wrong("--async-embedding is not for --smart-stage: what lookups need runs ahead with them");
-  }
-  if (o.async_embedding > 0 && o.has_raw_keys()) {
-    return wrong(
-        "--async-embedding is not for --keys raw: keys are admitted before the lookup of their step");
-  }
-  if (o.fusion && o.has_raw_keys()) {
-    return wrong("--fusion is not for --keys raw: keys have no buckets");
-  }
-  if (o.async_embedding > 0 && o.prefetch == 0) {
-    return wrong("--async-embedding needs a thread: --prefetch above 0");
-  }
-  if (o.smart_stage && o.prefetch == 0) {
-    return wrong("--smart-stage needs a thread: --prefetch above 0");
-  }
-  if (o.memory_plan && o.stale_window > 0) {
-    return wrong(
-        "--memory-plan is not for --stale-window: steps that are in flight at once would share an arena");
-  }
   for (const char* const name : {"--admit", "--ttl", "--capacity"}) {
     if (app.count(name) > 0 && !o.has_raw_keys())
       return wrong((std::string(name) + " needs --keys raw").c_str());
   }
-  if (o.stale_window > 0 && (o.ttl > 0 || o.capacity > 0)) {
-    return wrong("--ttl and --capacity are not for --stale-window: what is evicted would depend on timing");
-  }
-  if (!o.export_to.empty() && o.has_raw_keys()) {
-    return wrong(
-        "--export is not for --keys raw: what it writes are numbers of rows in tables of a fixed size");
-  }
   if (o.save_every > 0 && o.save.empty()) {
     return wrong("--save-every needs --save");
-  }
-  if (o.save_every > 0 && o.stale_window > 0) {
-    return wrong("--save-every is not for --stale-window: lookups are on their way");
-  }
-  if (o.save_every > 0 && o.async_embedding > 1) {
-    return wrong("--save-every is not for --async-embedding: lookups are on their way");
   }
   if (!o.test.empty() && o.data.empty()) {
     return wrong("--test needs --data");
@@ -337,12 +361,13 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   }
   if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");
-  if (o.stale_window > 0 && any({"deepfm", "dcn"})) {
-    return wrong("--stale-window is not for deepfm and dcn, whose step is a graph: --async-embedding is");
+  if (any({"deepfm", "dcn"})) {
+    if (o.stale_window > 0)
+      return wrong("--stale-window is not for deepfm and dcn, whose step is a graph: --async-embedding is");
+    if (o.step == "direct") return wrong("--step direct is not for deepfm and dcn, whose step is a graph");
   }
-  if (on_threads && of_histories == 0 && o.micro_batch != 1) {
-    return wrong(
-        "--executor pool and cost need --micro-batch 1: the parts of a batch have threads of their own");
+  if (const std::string excluded = excluded_pair(app, o, of_histories > 0); !excluded.empty()) {
+    return wrong(excluded.c_str());
   }
   if (!o.export_to.empty() && o.models.size() != 1) return wrong("--export is for one --model");
   return std::nullopt;
