@@ -979,14 +979,13 @@ elseif(CHECK STREQUAL "memory_plan")
       if(NOT with STREQUAL without)
         message(FATAL_ERROR "${model} ${how} --memory-plan: ${with}, not ${without}")
       endif()
-      # Three steps are recorded, and the last batch of an epoch is one of another size. Raw keys: a batch with new ones
-      # requests more.
+      # Three steps are recorded, and the last batch of an epoch is one of another size.
       math(EXPR not_served "${steps} - ${served_steps}")
       expect(steps GREATER 30)
       if(model STREQUAL "din") # whose steps differ in the lengths of histories
         expect(not_served LESS_EQUAL 20)
         expect(missed_steps LESS_EQUAL 6)
-      elseif(NOT how MATCHES "raw")
+      else()
         expect(not_served LESS_EQUAL 8)
         expect(missed_steps EQUAL 0)
       endif()
