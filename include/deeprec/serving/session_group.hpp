@@ -7,6 +7,10 @@
 //   auto model = models.read();                                      versioned<T>: the newest model
 //   lookup(session->ctx, model->table, bags, combiner::sum, session->out);
 //
+// or, where a request is a step of a graph (step_program.hpp), with a step_state in the session:
+//
+//   session->values.feed(request, ...);   program.run(session->ctx, session->values);
+//
 // Sessions live as long as the group, models come and go: a new version needs no new session. Not here:
 // queues of requests; a request waits for the session that was chosen for it, in no certain order.
 #pragma once
