@@ -2,7 +2,8 @@
 // which the verbs in an op share.
 //
 //   executor/cost/step/M   a step of 128 samples (batch:128) or 2,048 of model M, op by op over by cost
-//                          (pace); whether the last run was on threads is not told: the costs decide it
+//                          (pace); op by op (inline), and by ops as they become ready (pool), over by cost
+//                          (speedup); whether the last run was on threads is not told: the costs decide it
 //
 // Predicted: a step whose verbs share their work leaves nothing to gain, and by_cost then stays on the
 // calling thread, where a run in turn costs it one timed run of 256 at most and two readings of a clock for
@@ -29,6 +30,7 @@ namespace {
 using namespace ctr;
 using deeprec_bench::add;
 using deeprec_bench::figures;
+using deeprec_bench::seconds_of;
 using graph_bench::batch_source;
 using graph_bench::step_batches;
 
@@ -68,16 +70,24 @@ void train(benchmark::State& state, const std::string& name) {
   for (auto _ : state) {
     trained<Model, Batch> by_cost(pool, deeprec::op_schedule::by_cost);
     trained<Model, Batch> in_turn(pool, deeprec::op_schedule::in_turn);
+    trained<Model, Batch> as_ready(pool, deeprec::op_schedule::as_ready);
     figures f(name);
     for (int i = 0; i < 10; ++i) {  // what is learnt in the first runs
       by_cost.run();
       in_turn.run();
+      as_ready.run();
     }
     f.sample([&] {
-      const auto seconds = f.pair("pace", "", [&] { by_cost.run(); }, [&] { in_turn.run(); });
-      f.note("ms_per_step", seconds.first * 1e3 / batches);
+      double ready = 0;
+      if (f.swapped()) ready = seconds_of([&] { as_ready.run(); });
+      const auto [cost, turn] = f.pair("pace", "", [&] { by_cost.run(); }, [&] { in_turn.run(); });
+      if (!f.swapped()) ready = seconds_of([&] { as_ready.run(); });
+      f.add("speedup", turn / cost, "inline");
+      f.add("speedup", ready / cost, "pool");
+      f.note("ms_per_step", cost * 1e3 / batches);
     });
-    if (checksum(by_cost.model) != checksum(in_turn.model))
+    if (checksum(by_cost.model) != checksum(in_turn.model) ||
+        checksum(by_cost.model) != checksum(as_ready.model))
       return state.SkipWithError("wrong answer: the weights differ");
     f.report(state);
   }

@@ -71,11 +71,14 @@ struct small_model {
     weights = {numbers.data(), 3, 2 * width};
     bias = {numbers.data() + 2 * width * 3, 1, 3};
     in = graph.placeholder<const request*>("request");
-    graph.add("trouble", [](const request* const& r) -> status {
-      if (r->with == trouble::fails) return {errc::invalid_value, "the request must be whole"};
-      if (r->with == trouble::throws) throw std::runtime_error("no such request");
-      return {};
-    }, in);
+    graph.add(
+        "trouble",
+        [](const request* const& r) -> status {
+          if (r->with == trouble::fails) return {errc::invalid_value, "the request must be whole"};
+          if (r->with == trouble::throws) throw std::runtime_error("no such request");
+          return {};
+        },
+        in);
     std::vector<value<matrix_value>> rows;
     for (std::size_t t = 0; t < 2; ++t) {
       rows.push_back(graph.add<matrix_value>(
@@ -89,8 +92,7 @@ struct small_model {
     }
     out = graph.add("layer", linear_op<>{.activation = gemm_activation::relu},
                     graph.add("pooled", concat_columns_op{}, rows),
-                    graph.read(graph.variable("weights", weights)),
-                    graph.read(graph.variable("bias", bias)));
+                    graph.read(graph.variable("weights", weights)), graph.read(graph.variable("bias", bias)));
   }
   small_model(const small_model&) = delete;
   small_model& operator=(const small_model&) = delete;
@@ -157,8 +159,7 @@ void serves_as_one_thread(op_schedule schedule, Choice choice) {
   for (std::size_t k = 1; k < requests.size(); ++k)  // so that an answer to another request is seen
     REQUIRE_FALSE(same_bits(requests[k - 1].answer, requests[k].answer));
   const step_program program = model.compile(schedule);
-  session_group group(
-      3, [&](index_t i) { return session(program, 1 + static_cast<int>(i)); }, choice);
+  session_group group(3, [&](index_t i) { return session(program, 1 + static_cast<int>(i)); }, choice);
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
   for (std::size_t c = 0; c < clients; ++c) {

@@ -2,6 +2,7 @@
 // guide_pages looks for each line in its page.
 #include <deeprec/deeprec.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -167,6 +168,14 @@ void of_models() {
   say("09-models", logistic_loss_forward(here, net.output(), matrix(1, 16), loss));
 }
 
+void of_serving() {
+  const auto make = [](index_t i) { return i; };
+  say_thrown("11-serving", [&] { session_group none(0, make); });
+  session_group one(1, make);
+  const auto held = one.acquire();
+  say("11-serving", one.acquire(within(std::chrono::milliseconds(1))).outcome());
+}
+
 }  // namespace
 
 int main() {
@@ -179,4 +188,5 @@ int main() {
   of_pipeline();
   of_graph();
   of_models();
+  of_serving();
 }
