@@ -1,11 +1,10 @@
 // The ops of all requests on one pool of threads, as the sessions of TensorFlow run them: Eigen's pool, the
 // rule of its executor for ready ops, a caller that waits.
 //
-//   caller ── a closure ──> pool: first ops, and each that became ready: cheap ones on the same thread, of the
-//      └── waits <──────────┘     others all but the last as closures of their own
+//   caller ── a closure ──> pool: first ops, and each that became ready: cheap ones on the same thread, of
+//      └── waits <──────────┘     the others all but the last as closures of their own
 //
-// TensorFlow sends each of the first ops as a closure, which took a quarter more of both times here; so they
-// follow the rule as well.
+// TensorFlow sends each of the first ops as a closure, which was slower here; so they follow the rule too.
 // Source: tensorflow/core/common_runtime, executor.cc (ScheduleReady).
 #pragma once
 
@@ -35,7 +34,7 @@ namespace serving_bench {
 /// @threads run: thread-safe, with a state of its own each
 class inter_op_pool {
  public:
-  /// @param plan  outlives this
+  /// @param plan  outlives this; no op without a task follows one that has one
   /// @param ns    of each op; one that takes fewer than 8000 cycles, as TensorFlow has it, is cheap
   inter_op_pool(const deeprec::task_plan& plan, const std::vector<double>& ns, int threads)
       : plan_(&plan), pool_(threads) {
@@ -89,7 +88,8 @@ class inter_op_pool {
       here.pop_front();
       if (op != begin && !plan_->call(op, r.cells).ok()) r.right = false;
       std::int32_t kept = -1;  // the expensive op that may stay
-      for (const std::int32_t next : op == begin ? std::span<const std::int32_t>(first_) : plan_->successors(op)) {
+      for (const std::int32_t next :
+           op == begin ? std::span<const std::int32_t>(first_) : plan_->successors(op)) {
         if (op != begin && r.missing[static_cast<std::size_t>(next)].fetch_sub(1) != 1) continue;
         if (!expensive_[static_cast<std::size_t>(next)]) {
           here.push_back(next);

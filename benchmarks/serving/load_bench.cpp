@@ -1,14 +1,15 @@
 // Requests of different sizes to one model that nobody writes, by sessions and by one pool for all.
 //
-//   serving/load/CHOICE      four sessions, each with a pool and an arena, chosen by round_robin, by_thread or
-//                            least_busy, beside one pool for the ops of all requests (inter_op): their 99th
-//                            percentile over the pool's (tail), and requests a second over the pool's
-//                            (throughput). speedup: the 99th percentiles of the pool, and of clients that run
-//                            the ops of their own requests with the help of one thread_pool (shared), over that
-//                            of the sessions
-//   serving/load/executors   four sessions whose ops run one after the other: the 99th percentiles of sessions
-//                            with pools of two threads or more, whose ops run as they become ready (pool) and
-//                            by cost (cost), over theirs (speedup); tail and throughput are over pool
+//   serving/load/CHOICE      four sessions, each with a pool and an arena, chosen by round_robin, by_thread
+//                            or least_busy, beside one pool for the ops of all requests (inter_op): their
+//                            99th percentile over the pool's (tail), and requests a second over the pool's
+//                            (throughput). speedup: the 99th percentiles of the pool, and of clients that
+//                            run the ops of their own requests with the help of one thread_pool (shared),
+//                            over that of the sessions
+//   serving/load/executors   four sessions whose ops run one after the other: the 99th percentiles of
+//                            sessions with pools of two threads or more, whose ops run as they become ready
+//                            (pool) and by cost (cost), over theirs (speedup); tail and throughput are over
+//                            pool
 //
 // The model: a DLRM of 13 numbers through 128, 64 and 16; 26 lookups of 16 columns, 1 to 20 ids in a bag,
 // zipf(1.05) over at most 200,000 rows; their dot products; 256, 64 and 1. A request has 1 to 32 samples.
@@ -19,8 +20,8 @@
 // a client was free to send it. Each answer is compared with that of a run on one thread, bit by bit.
 //
 // Expected: a pool takes ops of all requests in turn, so a short request waits for long ones, and each hop of
-// an op between threads costs as much as a small op. cpu_us of each side, the time that processors spend on a
-// request, tells the second from the first, also where other programs run.
+// an op between threads costs as much as a small op. The first shows in percentiles alone, the second in
+// cpu_us too, the time that processors spend on a request, which other programs on the machine change least.
 #include <benchmark/benchmark.h>
 
 #include <sys/prctl.h>
@@ -160,8 +161,7 @@ struct served_model {
       for (std::size_t i = 0; i < of.size(); ++i) {
         const auto w = g.variable("w", of[i]->weights), b = g.variable("b", of[i]->bias);
         const bool last = &of == &top && i + 1 == of.size();
-        x = g.add(name,
-                  linear_op<>{.activation = last ? gemm_activation::sigmoid : gemm_activation::relu}, x,
+        x = g.add(name, linear_op<>{.activation = last ? gemm_activation::sigmoid : gemm_activation::relu}, x,
                   g.read(w), g.read(b));
       }
       return x;
@@ -213,7 +213,8 @@ struct served_model {
       for (const std::int32_t op : plan.order()) {
         const double start = clock_now();
         static_cast<void>(plan.call(op, static_cast<detail::step_cells*>(&storage)));
-        ns[static_cast<std::size_t>(op)] += (clock_now() - start) * 1e9 / static_cast<double>(requests.size());
+        ns[static_cast<std::size_t>(op)] +=
+            (clock_now() - start) * 1e9 / static_cast<double>(requests.size());
       }
     }
   }
@@ -481,15 +482,12 @@ void executors(benchmark::State& state, const std::string& name) {
 }
 
 const bool registered = [] {
-  add("serving/load/round_robin", [](benchmark::State& s, const std::string& n) {
-    group_over_pools(s, n, session_choice::round_robin);
-  });
-  add("serving/load/by_thread", [](benchmark::State& s, const std::string& n) {
-    group_over_pools(s, n, session_choice::by_thread);
-  });
-  add("serving/load/least_busy", [](benchmark::State& s, const std::string& n) {
-    group_over_pools(s, n, session_choice::least_busy);
-  });
+  add("serving/load/round_robin",
+      [](benchmark::State& s, const std::string& n) { group_over_pools(s, n, session_choice::round_robin); });
+  add("serving/load/by_thread",
+      [](benchmark::State& s, const std::string& n) { group_over_pools(s, n, session_choice::by_thread); });
+  add("serving/load/least_busy",
+      [](benchmark::State& s, const std::string& n) { group_over_pools(s, n, session_choice::least_busy); });
   add("serving/load/executors", executors);
   return true;
 }();
