@@ -1,11 +1,13 @@
 // Runs of a plan on two threads and more, with each ready set, against other libraries' graphs.
 //
-//   executor/empty/chain, tree, wavefront, random    10^4 ops of about 1 ns
-//   executor/phases          16 phases of 8 ops that sleep, on 8 threads: against a parallel_for for each
-//   executor/external_one    until a worker has run an op that another thread calls it to
-//   executor/cost/parallel   ops of 20 to 60 us, four beside each other: against one thread
-//   executor/cost/branch     one long branch beside short ops: against the order in which ops become ready
-//   executor/cost/makespan   list schedules by rank on simulated machines of 1 to 64 workers
+//   graph/executor/empty/chain, tree, wavefront, random    10^4 ops of about 1 ns
+//   graph/executor/phases          16 phases of 8 ops that sleep, on 8 threads: against a parallel_for for
+//                                  each
+//   graph/executor/external_one    until a worker has run an op that another thread calls it to
+//   graph/executor/cost/parallel   ops of 20 to 60 us, four beside each other: against one thread
+//   graph/executor/cost/branch     one long branch beside short ops: against the order in which ops become
+//                                  ready
+//   graph/executor/cost/makespan   list schedules by rank on simulated machines of 1 to 64 workers
 //
 // Floors, before anything was optimised. A line that two cores write in turn takes 100 to 200 ns, so an op of
 // 1 ns is not worth a second thread: a cost_run finds that out and takes the plan's loop, 2 to 8 ns an op.
@@ -373,15 +375,15 @@ void empty_of(const char* name, graph (*of)()) {
 }
 
 const bool registered = [] {
-  empty_of("executor/empty/chain", chain);
-  empty_of("executor/empty/tree", tree);
-  empty_of("executor/empty/wavefront", wavefront);
-  empty_of("executor/empty/random", random_of);
-  add("executor/phases", phases);
-  add("executor/external_one", external_one);
-  add("executor/cost/parallel", parallel);
-  add("executor/cost/branch", branch);
-  add("executor/cost/makespan", makespan);
+  empty_of("graph/executor/empty/chain", chain);
+  empty_of("graph/executor/empty/tree", tree);
+  empty_of("graph/executor/empty/wavefront", wavefront);
+  empty_of("graph/executor/empty/random", random_of);
+  add("graph/executor/phases", phases);
+  add("graph/executor/external_one", external_one);
+  add("graph/executor/cost/parallel", parallel);
+  add("graph/executor/cost/branch", branch);
+  add("graph/executor/cost/makespan", makespan);
   return true;
 }();
 

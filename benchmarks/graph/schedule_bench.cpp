@@ -1,9 +1,10 @@
 // The ops of whole training steps by learnt costs, beside the same steps op by op: both on the same threads,
 // which the verbs in an op share.
 //
-//   executor/cost/step/M   a step of 128 samples (batch:128) or 2,048 of model M, op by op over by cost
-//                          (pace); op by op (inline), and by ops as they become ready (pool), over by cost
-//                          (speedup); whether the last run was on threads is not told: the costs decide it
+//   graph/executor/cost/step/M   a step of 128 samples (batch:128) or 2,048 of model M, op by op over by cost
+//                                (pace); op by op (inline), and by ops as they become ready (pool), over by
+//                                cost (speedup); whether the last run was on threads is not told: the costs
+//                                decide it
 //
 // Predicted: a step whose verbs share their work leaves nothing to gain, and by_cost then stays on the
 // calling thread, where a run in turn costs it one timed run of 256 at most and two readings of a clock for
@@ -95,8 +96,8 @@ void train(benchmark::State& state, const std::string& name) {
 
 template <class Model>
 void add_model(const std::string& name) {
-  add("executor/cost/step/" + name + "/batch:128", train<Model, 128>);
-  add("executor/cost/step/" + name + "/batch:2048", train<Model, 2048>);
+  add("graph/executor/cost/step/" + name + "/batch:128", train<Model, 128>);
+  add("graph/executor/cost/step/" + name + "/batch:2048", train<Model, 2048>);
 }
 
 const bool registered = [] {

@@ -6,10 +6,10 @@
 //                            (throughput). speedup: the 99th percentiles of the pool, and of clients that
 //                            run the ops of their own requests with the help of one thread_pool (shared),
 //                            over that of the sessions
-//   serving/load/executors   four sessions whose ops run one after the other: the 99th percentiles of
-//                            sessions with pools of two threads or more, whose ops run as they become ready
-//                            (pool) and by cost (cost), over theirs (speedup); tail and throughput are over
-//                            pool
+//   serving/load/executors   four sessions whose ops run one after the other on one thread: the 99th
+//                            percentiles of sessions with pools of two threads or more, which verbs share,
+//                            and whose ops run as they become ready (pool), by cost (cost) and one after the
+//                            other (verbs), over theirs (speedup); tail and throughput are over pool
 //
 // The model: a DLRM of 13 numbers through 128, 64 and 16; 26 lookups of 16 columns, 1 to 20 ids in a bag,
 // zipf(1.05) over at most 200,000 rows; their dot products; 256, 64 and 1. A request has 1 to 32 samples.
@@ -478,6 +478,7 @@ void executors(benchmark::State& state, const std::string& name) {
   add_side("inline", *model.in_turn, 0);
   add_side("pool", *model.as_ready, threads);
   add_side("cost", *model.by_cost, threads);
+  add_side("verbs", *model.in_turn, threads);
   compare(state, name, std::move(sides));
 }
 

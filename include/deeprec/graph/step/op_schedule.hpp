@@ -10,8 +10,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// Of a step_program, and of what lies behind the last cut of a staged_program. The bits are the same. On
 /// threads an op begins when those that it needs have ended, ops of one step run at once, so the resource of
 /// the context is thread-safe, and values share no memory (place_values). Where steps run beside each other
-/// on all processors, as requests to sessions do, threads of one take the time of others: in_turn serves
-/// most.
+/// on all processors, as requests to sessions do, an executor of one thread serves most.
 enum class op_schedule : std::uint8_t {
   in_turn,   ///< one after the other on the calling thread
   as_ready,  ///< on the executor's threads; what became ready first comes first
