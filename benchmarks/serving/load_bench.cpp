@@ -15,7 +15,7 @@
 // zipf(1.05) over at most 200,000 rows; their dot products; 256, 64 and 1. A request has 1 to 32 samples.
 //
 // Sixteen clients send requests, each on a thread that waits for its answer. First one after the other: what
-// the slowest side serves in a second is the capacity. Then 4,000 arrive at 70 % of it, at intervals of a
+// the slowest side serves in a second is the capacity. Then 16,000 arrive at 70 % of it, at intervals of a
 // Poisson process, the same ones for each side; a latency begins when a request was to arrive, whether or not
 // a client was free to send it. Each answer is compared with that of a run on one thread, bit by bit.
 //
@@ -71,7 +71,7 @@ using namespace deeprec_bench;
 
 constexpr index_t sessions = 4, width = 16, dense_width = 13;
 constexpr index_t most_samples = 32;
-constexpr std::size_t features = 26, clients = 16, requests_of_run = 4000;
+constexpr std::size_t features = 26, clients = 16, requests_of_run = 16'000;
 using table_type = dense_table<f32_rows>;
 
 // ---- The model and its requests ----
