@@ -3,11 +3,12 @@
 //   graph/fuse/ops:1e5         a graph of 10^5 ops with 10^3 matches of a pattern of three: seconds
 //   graph/fuse/dlrm/batch:512  the forward pass of a DLRM whose lookups and layers are ops one by one, over
 //                              the graph that fuse() makes of it, on one thread
+//   graph/fuse/elements/rows:N eight element-wise ops on (N,256) over the expression that they become
 //
 // The model: 13 numbers through 512, 256 and 16; 26 safe lookups of 16 columns, one id in a bag, zipf(1.05)
 // over at most 200,000 rows; their dot products; 512, 256 and 1. Lookups are prune, fill, unique, gather and
-// combine; layers are product, bias and activation. The pooled rows are compared bit by bit, the outputs
-// within 1e-4.
+// combine, and their rows are put side by side, which becomes one lookup of a group; layers are product, bias
+// and activation. The pooled rows are compared bit by bit, the outputs within 1e-4.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -24,7 +25,10 @@
 #include <deeprec/dense/interactions/dot_interaction.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
+#include <deeprec/graph/ops/column_ops.hpp>
 #include <deeprec/graph/ops/dense_ops.hpp>
+#include <deeprec/graph/ops/element_fusions.hpp>
+#include <deeprec/graph/ops/element_ops.hpp>
 #include <deeprec/graph/ops/fusions.hpp>
 #include <deeprec/graph/ops/lookup_ops.hpp>
 #include <deeprec/graph/step/fusion/fuse.hpp>
@@ -245,6 +249,7 @@ void dlrm(benchmark::State& state) {
   model m;
   std::vector<step_pattern> patterns = linear_fusions();
   patterns.push_back(lookup_fusion<table_type, by_weight>());
+  for (step_pattern& p : lookup_columns_fusions<table_type, by_weight>()) patterns.push_back(std::move(p));
   const fused_graph made = fuse(m.graph, patterns).or_throw();
   const step_program before = step_program::compile(m.graph).or_throw();
   const step_program after = step_program::compile(made.graph).or_throw();
@@ -253,7 +258,7 @@ void dlrm(benchmark::State& state) {
   const auto run = [&](const step_program& program, step_state& of) {
     for (index_t i = 0; i < batches; ++i) program.run(here, of).or_throw();
   };
-  if (made.fused.size() != features + 12)
+  if (made.fused.size() != 2 * features + 12)
     state.SkipWithError("wrong answer: not every layer and lookup is fused");
   run(before, of_before);
   run(after, of_after);
@@ -274,5 +279,64 @@ void dlrm(benchmark::State& state) {
   f.report(state);
 }
 BENCHMARK(dlrm)->Name("graph/fuse/dlrm/batch:512")->Iterations(1)->UseManualTime();
+
+// ---- element-wise ops ----
+
+// A gated residual: (x + y) gate(x) scaled, shifted and clipped, as a framework writes it.
+void elements(benchmark::State& state) {
+  const index_t rows = state.range(0), columns = 256;
+  std::vector<float> numbers(static_cast<std::size_t>((2 * rows + 2) * columns));
+  std::uint64_t draw = 3;
+  for (float& x : numbers) x = static_cast<float>((draw = mix64(draw)) >> 40) * 0x1p-22F - 2;
+  const auto part = [&](index_t first, index_t count) {
+    return matrix_view<float>(numbers.data() + first * columns, count, columns);
+  };
+  matrix_view<float> row = part(2 * rows, 1), other_row = part(2 * rows + 1, 1);
+  step_graph g;
+  const auto r = g.variable("scale", row), s = g.variable("shift", other_row);
+  const auto x = g.source<matrix_value>("x", [&](matrix_value& to) { return to.refer(part(0, rows)), true; });
+  const auto y =
+      g.add<matrix_value>("y", [&](const matrix_value&, matrix_value& to) { to.refer(part(rows, rows)); }, x);
+  const auto sum = g.add("sum", add_op{}, x, y);
+  const auto gate = g.add("gate", activate_op{gemm_activation::sigmoid}, x);
+  const auto gated = g.add("gated", multiply_op{}, sum, gate);
+  const auto scaled = g.add("scaled", multiply_row_op<>{}, gated, g.read(r));
+  const auto shifted = g.add("shifted", add_row_op<>{}, scaled, g.read(s));
+  const auto above = g.add("above", activate_op{gemm_activation::relu}, shifted);
+  const auto half = g.add("half", scale_op{0.5F}, above);
+  const auto end = g.add("end", add_op{}, half, x);
+  g.keep(end);
+  const fused_graph made = fuse(g, element_fusions()).or_throw();
+  const step_program before = step_program::compile(g).or_throw();
+  const step_program after = step_program::compile(made.graph).or_throw();
+  step_state of_before = before.make_state(), of_after = after.make_state();
+  const inline_executor here;
+  const index_t steps = std::max<index_t>(1, 4096 / rows);
+  const auto run = [&](const step_program& program, step_state& of) {
+    for (index_t i = 0; i < steps; ++i) program.run(here, of).or_throw();
+  };
+  run(before, of_before);
+  run(after, of_after);
+  if (made.graph.kind_name(made.moved(end)->op()) != "expression" || made.graph.size() != 5 ||
+      !same(of_before.get(end).view(), of_after.get(*made.moved(end)).view(), 0))
+    state.SkipWithError("wrong answer: not one expression, or other bits");
+  figures f("graph/fuse/elements/rows:" + std::to_string(rows));
+  f.sample([&] {
+    const auto [fused, ops] =
+        f.pair("speedup", "", [&] { run(after, of_after); }, [&] { run(before, of_before); });
+    f.note("fused_us", fused / static_cast<double>(steps) * 1e6);
+    f.note("ops_us", ops / static_cast<double>(steps) * 1e6);
+  });
+  for (auto _ : state) {
+  }
+  f.report(state);
+}
+BENCHMARK(elements)
+    ->Name("graph/fuse/elements")
+    ->ArgName("rows")
+    ->Arg(512)
+    ->Arg(8192)
+    ->Iterations(1)
+    ->UseManualTime();
 
 }  // namespace

@@ -4,7 +4,13 @@
 #include <deeprec/graph/ir/flat_graph.hpp>
 #include <deeprec/graph/ir/graph_adaptor.hpp>
 #include <deeprec/graph/ir/op_info.hpp>
+#include <deeprec/graph/ops/column_fusions.hpp>
+#include <deeprec/graph/ops/column_ops.hpp>
 #include <deeprec/graph/ops/dense_ops.hpp>
+#include <deeprec/graph/ops/element_function.hpp>
+#include <deeprec/graph/ops/element_fusions.hpp>
+#include <deeprec/graph/ops/element_ops.hpp>
+#include <deeprec/graph/ops/expression_op.hpp>
 #include <deeprec/graph/ops/fusions.hpp>
 #include <deeprec/graph/ops/lookup_ops.hpp>
 #include <deeprec/graph/ops/matrix_value.hpp>
@@ -25,6 +31,7 @@
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/fusion/fuse.hpp>
 #include <deeprec/graph/step/fusion/fused_graph.hpp>
+#include <deeprec/graph/step/fusion/pattern_handles.hpp>
 #include <deeprec/graph/step/fusion/step_pattern.hpp>
 #include <deeprec/graph/step/lane_steps.hpp>
 #include <deeprec/graph/step/op_attribute.hpp>

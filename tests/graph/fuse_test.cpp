@@ -214,6 +214,102 @@ TEST_CASE("fuse: a list of any length, and an op that declines") {
   CHECK(state.get(*made.moved(none)) == 0);
 }
 
+TEST_CASE("fuse: an op among others of a list is joined to it, until none is left") {
+  step_graph g;
+  const auto x = g.source<word>("read", [](word& out) { return out = 5, true; });
+  const auto one = g.constant("one", word{1});
+  using list = std::vector<value<word>>;
+  const auto left = g.add("left", total{}, list{x, one}), kept = g.add("kept", total{}, list{x, x});
+  const auto right = g.add("right", total{}, list{g.add("inner", total{}, list{one, x, one}), one});
+  const auto all = g.add("all", total{}, list{left, kept, x, right});
+  g.keep(kept);
+  g.keep(all);
+  step_pattern p("total of totals");
+  const auto before = p.any_list<word>(), after = p.any_list<word>(), inner = p.any_list<word>();
+  const auto joined = p.list(before, inner, after);
+  const auto outer = p.op<total>(p.list(before, p.op<total>(inner), after));
+  const auto run = [&](const fused_graph& made) {
+    const step_program program = step_program::compile(made.graph).or_throw();
+    step_state state = program.make_state();
+    REQUIRE(program.run(inline_executor{}, state).or_throw());
+    return state.get(*made.moved(all));
+  };
+  SUBCASE("as they are") {
+    std::vector<std::vector<index_t>> places;
+    p.becomes(
+        outer, [&](const pattern_match& m) { return places.push_back(m.places(joined)), total{}; }, joined);
+    CHECK(find_matches(g, p).or_throw().size() == 3);
+    const fused_graph made = fuse(g, {p}).or_throw();
+    CHECK(made.fused.size() == 3);
+    CHECK(made.graph.size() == 4);
+    CHECK(made.graph.inputs(made.moved(all)->op()) == 8);
+    CHECK(places ==
+          std::vector<std::vector<index_t>>{{0, 1, 2, 3}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 5, 6, 7}});
+    REQUIRE(made.refused.size() == 1);
+    CHECK(made.refused[0].why == "the caller keeps an interior value ('kept')");
+    CHECK(run(made) == 6 + 10 + 5 + 8);
+  }
+  SUBCASE("each value once") {
+    std::vector<std::vector<index_t>> places;
+    p.becomes(
+        outer, [&](const pattern_match& m) { return places.push_back(m.places(joined.once())), total{}; },
+        joined.once());
+    const fused_graph made = fuse(g, {p}).or_throw();
+    CHECK(made.fused.size() == 3);
+    CHECK(places == std::vector<std::vector<index_t>>{{0, 1, 0, 0}, {0, 1, 2, 0, 3}, {0, 1, 2, 1, 0}});
+    CHECK(run(made) == 5 + 1 + 10);  // not the sum: an op that gets values once knows it
+  }
+}
+
+TEST_CASE("fuse: variables that an op reads, in lists") {
+  word held[3] = {10, 200, 3000};
+  step_graph g;
+  const auto x = g.source<word>("read", [](word& out) { return out = 5, true; });
+  const auto a = g.variable("a", held[0]), b = g.variable("b", held[1]), c = g.variable("c", held[2]);
+  struct plus_all {
+    using output = word;
+    void operator()(const word& v, op_list<const word> more, word& out) const {
+      out = v;
+      for (const word m : more) out += m;
+    }
+  };
+  using reads = std::vector<variable_access<const word>>;
+  const auto first = g.add("first", plus_all{}, x, reads{g.read(a), g.read(b)});
+  const auto second = g.add("second", plus_all{}, first, reads{g.read(c), g.read(a)});
+  g.keep(second);
+  step_pattern p("twice");
+  const auto v = p.any<word>();
+  const auto inner = p.reads_list<word>(), outer = p.reads_list<word>();
+  const auto end = p.op<plus_all>(p.op<plus_all>(v, inner), outer);
+  const auto run = [&](const step_graph& of, const value<word>& wanted) {
+    const step_program program = step_program::compile(of).or_throw();
+    step_state state = program.make_state();
+    REQUIRE(program.run(inline_executor{}, state).or_throw());
+    return state.get(wanted);
+  };
+  CHECK(run(g, second) == 3225);
+  p.becomes(end, [](const pattern_match&) { return plus_all{}; }, v, p.list(inner, outer));
+  const fused_graph made = fuse(g, {p}).or_throw();
+  CHECK(made.fused.size() == 1);
+  CHECK(run(made.graph, *made.moved(second)) == 3225);
+  // An access that is left out.
+  p.becomes(end, [](const pattern_match&) { return plus_all{}; }, v, inner);
+  refuses(g, {p}, "must access the variables that its ops access ('twice')");
+}
+
+TEST_CASE("fuse: ops of which some are sample-wise, where the pattern takes the whole batch") {
+  step_graph g;
+  const auto x = g.source<word>("read", [](word& out) { return out = 5, true; });
+  const auto doubled = g.add("doubled", twice{}, x).sample_wise();
+  g.add("sum", plus{}, doubled, x);
+  step_pattern p = twice_plus_pattern();
+  CHECK(fuse(g, {p}).or_throw().fused.empty());
+  p.take_whole_batch();
+  const fused_graph made = fuse(g, {p}).or_throw();
+  REQUIRE(made.fused.size() == 1);
+  CHECK(explain(made.graph).find("sample") == std::string::npos);
+}
+
 TEST_CASE("hazard H16: what others read of a match stays, and commutative inputs are tried in both orders") {
   step_graph g;
   const auto x = g.source<word>("read", [](word& out) { return out = 5, true; });
@@ -530,6 +626,7 @@ TEST_CASE("fuse: every small graph has the matches that trying everything finds,
 TEST_CASE("fuse: random graphs have the matches that trying everything finds, and the same bits") {
   std::mt19937_64 random(deeprec_test::seed() + 1);
   index_t graphs = 0, found = 0, fused = 0, without_uses = 0, without_paths = 0, refused = 0, cycles = 0;
+  index_t lists = 0;
   constexpr int share = DEEPREC_TEST_SANITIZED ? 10 : 1;
   for (int round = 0; round < 10000 / share; ++round) {
     const described_dag g = random_dag(random, round % 10 == 0 ? 60 : 20);
@@ -551,6 +648,7 @@ TEST_CASE("fuse: random graphs have the matches that trying everything finds, an
         CHECK(those == all);
       }
       found += static_cast<index_t>(all.size());
+      if (!patterns[p].any_number.empty()) lists += static_cast<index_t>(all.size());
       without_uses += matches_of<ignores_uses>(mine, built[p]) == all ? 0 : 1;
       without_paths += matches_of<ignores_paths>(mine, built[p]) == all ? 0 : 1;
     }
@@ -580,4 +678,5 @@ TEST_CASE("fuse: random graphs have the matches that trying everything finds, an
   CHECK(without_paths > 100 / share);
   CHECK(refused > 100 / share);
   CHECK(cycles > 5 / share);
+  CHECK(lists > 300 / share);
 }

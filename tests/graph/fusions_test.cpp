@@ -2,8 +2,9 @@
 
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/ops/column_ops.hpp>
 #include <deeprec/graph/ops/dense_ops.hpp>
+#include <deeprec/graph/ops/element_ops.hpp>
 #include <deeprec/graph/ops/fusions.hpp>
 #include <deeprec/graph/ops/lookup_ops.hpp>
 #include <deeprec/graph/ops/matrix_value.hpp>
@@ -15,37 +16,22 @@
 
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "support/matrix_graphs.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
+using namespace deeprec_test;
 
 namespace {
 
 using table_type = table_view<f32_rows>;
 using bags_type = jagged_batch<>;
-
-/// The bytes of a value after a step.
-template <class V>
-std::vector<float> after_step(const step_graph& g, const V& wanted) {
-  const step_program program = step_program::compile(g).or_throw();
-  step_state state = program.make_state();
-  thread_pool pool(2);
-  for (int i = 0; i < 2; ++i) REQUIRE(program.run(pool, state).or_throw());
-  const matrix_view<const float> m = state.get(wanted).view();
-  std::vector<float> all;
-  for (index_t i = 0; i < m.extent(0); ++i) all.insert(all.end(), m.row(i), m.row(i) + m.extent(1));
-  return all;
-}
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 void draw_bags(std::mt19937_64& random, index_t bags, index_t rows, bool weighted, bags_type& to) {
   to.offsets.assign(1, 0);

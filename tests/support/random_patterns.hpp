@@ -219,6 +219,7 @@ struct described_pattern {
   std::vector<described_pattern_op> ops;
   index_t wildcards = 0;
   std::vector<described_cell> outputs;  // one or two
+  std::set<index_t> any_number{};       // wildcards, of sums
 };
 
 /// Does what the matched ops do.
@@ -228,18 +229,25 @@ struct macro_op {
       std::conditional_t<Outputs == 1, deeprec::op_outputs<word>, deeprec::op_outputs<word, word>>;
   described_pattern of;
   std::vector<word> salts;
+  std::vector<index_t> begins;  // of each wildcard, in the list; behind them the end
   void run(deeprec::op_list<const word> in, word& variable, std::vector<word>& out) const {
     std::vector<word> made;
     for (std::size_t q = 0; q < of.ops.size(); ++q) {
       std::vector<word> inputs;
-      for (const described_cell& c : of.ops[q].inputs) inputs.push_back(value(c, in, made));
+      for (const described_cell& c : of.ops[q].inputs) {
+        if (c.op >= 0) {
+          inputs.push_back(value(c, made));
+          continue;
+        }
+        for (index_t i = begins[static_cast<std::size_t>(c.port)];
+             i < begins[static_cast<std::size_t>(c.port) + 1]; ++i)
+          inputs.push_back(in[i]);
+      }
       made.push_back(computed(of.ops[q].kind, salts[q], inputs, variable));
     }
-    for (const described_cell& c : of.outputs) out.push_back(value(c, in, made));
+    for (const described_cell& c : of.outputs) out.push_back(value(c, made));
   }
-  static word value(const described_cell& c, const deeprec::op_list<const word>& in,
-                    const std::vector<word>& made) {
-    if (c.op < 0) return in[c.port];
+  static word value(const described_cell& c, const std::vector<word>& made) {
     const word first = made[static_cast<std::size_t>(c.op)];
     return c.port == 0 ? first : deeprec::mix64(first);
   }
@@ -279,18 +287,38 @@ struct macro_op {
 inline deeprec::step_pattern build(const described_pattern& from, const std::string& name) {
   using deeprec::pattern_match;
   using deeprec::pattern_value;
+  using list_type = deeprec::pattern_values<word>;
   deeprec::step_pattern p(name);
-  std::vector<pattern_value<word>> wild;
-  for (index_t w = 0; w < from.wildcards; ++w) wild.push_back(p.any<word>());
+  // Single ones, lists, and all of them as the macro op takes them.
+  const list_type none = deeprec::step_pattern::list(std::vector<pattern_value<word>>());
+  std::vector<std::optional<pattern_value<word>>> single;
+  std::vector<list_type> wild;
+  list_type taken = none;
+  for (index_t w = 0; w < from.wildcards; ++w) {
+    if (from.any_number.count(w) > 0) {
+      single.emplace_back();
+      wild.push_back(p.any_list<word>());
+    } else {
+      single.emplace_back(p.any<word>());
+      wild.push_back(deeprec::step_pattern::list(*single.back()));
+    }
+    taken = deeprec::step_pattern::list(taken, wild.back());
+  }
   std::vector<std::vector<pattern_value<word>>> made;
   std::vector<std::function<word(const pattern_match&)>> salts;
   std::optional<deeprec::pattern_access<const word>> reads;
   std::optional<deeprec::pattern_access<word>> writes;
   for (const described_pattern_op& op : from.ops) {
     std::vector<pattern_value<word>> in;
+    list_type list = none;
     for (const described_cell& c : op.inputs) {
-      in.push_back(c.op < 0 ? wild[static_cast<std::size_t>(c.port)]
-                            : made[static_cast<std::size_t>(c.op)][static_cast<std::size_t>(c.port)]);
+      const auto port = static_cast<std::size_t>(c.port);
+      if (c.op < 0 && !single[port]) {
+        list = deeprec::step_pattern::list(list, wild[port]);
+        continue;
+      }
+      in.push_back(c.op < 0 ? *single[port] : made[static_cast<std::size_t>(c.op)][port]);
+      list = deeprec::step_pattern::list(list, in.back());
     }
     const auto added = [&](const auto& handle) {
       salts.push_back([handle](const pattern_match& m) { return m[handle].salt; });
@@ -307,7 +335,7 @@ inline deeprec::step_pattern build(const described_pattern& from, const std::str
         added(p.op<sub_op>(in[0], in[1]));
         break;
       case fusable::sum:
-        added(p.op<sum_op>(in));
+        added(p.op<sum_op>(list));
         break;
       case fusable::two: {
         const auto two = p.op<two_op>(in[0]);
@@ -333,20 +361,27 @@ inline deeprec::step_pattern build(const described_pattern& from, const std::str
     for (const auto& salt : salts) of.push_back(salt(m));
     return of;
   };
+  const auto begins = [wild](const pattern_match& m) {
+    std::vector<index_t> of{0};
+    for (const list_type& w : wild) of.push_back(of.back() + static_cast<index_t>(m.places(w).size()));
+    return of;
+  };
   if (from.outputs.size() == 2) {
     p.becomes(
         std::tuple(out(0), out(1)),
-        [=](const pattern_match& m) { return macro_op<2, fusable::neg>{from, all(m)}; }, wild);
+        [=](const pattern_match& m) { return macro_op<2, fusable::neg>{from, all(m), begins(m)}; }, taken);
   } else if (reads) {
     p.becomes(
-        out(0), [=](const pattern_match& m) { return macro_op<1, fusable::peek>{from, all(m)}; }, wild,
-        *reads);
+        out(0), [=](const pattern_match& m) { return macro_op<1, fusable::peek>{from, all(m), begins(m)}; },
+        taken, *reads);
   } else if (writes) {
     p.becomes(
-        out(0), [=](const pattern_match& m) { return macro_op<1, fusable::bump>{from, all(m)}; }, wild,
-        *writes);
+        out(0), [=](const pattern_match& m) { return macro_op<1, fusable::bump>{from, all(m), begins(m)}; },
+        taken, *writes);
   } else {
-    p.becomes(out(0), [=](const pattern_match& m) { return macro_op<1, fusable::neg>{from, all(m)}; }, wild);
+    p.becomes(
+        out(0), [=](const pattern_match& m) { return macro_op<1, fusable::neg>{from, all(m), begins(m)}; },
+        taken);
   }
   return p;
 }
@@ -397,30 +432,43 @@ inline std::set<std::vector<index_t>> brute_matches(const described_dag& g, cons
   std::vector<index_t> ops(p.ops.size());
   const auto legal = [&] {
     const auto inside = [&](index_t v) { return std::find(ops.begin(), ops.end(), v) != ops.end(); };
-    // Any order of the inputs of commutative ops.
+    // Any order of the inputs of commutative ops, any lengths of lists.
     bool fits = false;
+    std::vector<std::optional<std::vector<index_t>>> wild(at(p.wildcards));
     for (std::size_t orders = 0; orders < (std::size_t{1} << ops.size()) && !fits; ++orders) {
-      std::vector<index_t> wild(at(p.wildcards), -1);
-      bool same = true;
-      for (std::size_t q = 0; q < ops.size() && same; ++q) {
-        std::vector<index_t> in = g.ops[at(ops[q])].inputs;
-        if ((orders >> q & 1U) != 0) {
-          if (p.ops[q].kind != fusable::add) same = false;
-          std::swap(in.front(), in.back());
-        }
-        same = same && in.size() == p.ops[q].inputs.size();
-        for (std::size_t i = 0; i < in.size() && same; ++i) {
-          const described_cell& c = p.ops[q].inputs[i];
-          const auto& [maker, port] = makers[at(in[i])];
-          if (c.op >= 0) {
-            same = maker == ops[at(c.op)] && port == c.port;
-          } else {
-            same = (wild[at(c.port)] < 0 || wild[at(c.port)] == in[i]) && !(maker >= 0 && inside(maker));
-            wild[at(c.port)] = in[i];
+      // The cells of op q from c on take its inputs from i on, and those of later ops all of theirs.
+      const std::function<bool(std::size_t, std::size_t, std::size_t)> lie = [&](std::size_t q, std::size_t c,
+                                                                                 std::size_t i) {
+        if (q == ops.size()) return true;
+        const bool exchanged = (orders >> q & 1U) != 0;
+        if (exchanged && p.ops[q].kind != fusable::add) return false;
+        const std::vector<index_t>& in = g.ops[at(ops[q])].inputs;
+        const std::vector<described_cell>& cells = p.ops[q].inputs;
+        if (c == cells.size()) return i == in.size() && lie(q + 1, 0, 0);
+        const auto input = [&](std::size_t k) { return in[exchanged ? in.size() - 1 - k : k]; };
+        if (cells[c].op >= 0)
+          return i < in.size() && makers[at(input(i))] == std::pair(ops[at(cells[c].op)], cells[c].port) &&
+                 lie(q, c + 1, i + 1);
+        const bool any_number = p.any_number.count(cells[c].port) > 0;
+        for (std::size_t count = any_number ? 0 : 1; i + count <= in.size() && (any_number || count == 1);
+             ++count) {
+          std::vector<index_t> taken;
+          bool outside = true;
+          for (std::size_t k = i; k < i + count; ++k) {
+            taken.push_back(input(k));
+            outside = outside && (makers[at(input(k))].first < 0 || !inside(makers[at(input(k))].first));
           }
+          auto& held = wild[at(cells[c].port)];
+          if (!outside || (held && *held != taken)) continue;
+          const auto before = held;
+          held = taken;
+          const bool all = lie(q, c + 1, i + count);
+          held = before;
+          if (all) return true;
         }
-      }
-      fits = same;
+        return false;
+      };
+      fits = lie(0, 0, 0);
     }
     if (!fits) return false;
     for (const index_t v : ops) {
@@ -529,11 +577,19 @@ inline described_pattern random_pattern(std::mt19937_64& random, index_t most) {
         const auto which = static_cast<std::size_t>(below(static_cast<index_t>(values.size())));
         op.inputs.push_back(values[which]);
         used[which] = true;
-      } else if (p.wildcards > 0 && below(3) == 0) {
-        op.inputs.push_back({-1, below(p.wildcards)});
+      } else if (const index_t known = p.wildcards > 0 ? below(p.wildcards) : 0;
+                 p.wildcards > 0 && below(3) == 0 &&
+                 (op.kind == fusable::sum || p.any_number.count(known) == 0)) {
+        op.inputs.push_back({-1, known});
       } else {
+        if (op.kind == fusable::sum && below(2) == 0) p.any_number.insert(p.wildcards);
         op.inputs.push_back({-1, p.wildcards++});
       }
+    }
+    if (op.kind == fusable::sum && below(2) == 0) {
+      // Beside the first input: before it, or behind all.
+      p.any_number.insert(p.wildcards);
+      op.inputs.insert(below(2) == 0 ? op.inputs.begin() : op.inputs.end(), {-1, p.wildcards++});
     }
     if (op.kind == fusable::add && below(2) == 0) std::swap(op.inputs[0], op.inputs[1]);
     const bool two = op.kind == fusable::two;
@@ -589,7 +645,15 @@ inline described_pattern pattern_of(const described_dag& g, std::mt19937_64& ran
   for (std::size_t q = 0; q < list.size(); ++q) {
     const described_node& op = g.ops[at(list[q])];
     described_pattern_op made{op.kind, {}};
+    const bool lists = op.kind == fusable::sum && below(2) == 0;  // what is beside ops of the pattern, if any
     for (const index_t in : op.inputs) {
+      if (lists && ops.count(makers[at(in)].first) == 0) {
+        if (made.inputs.empty() || made.inputs.back().op >= 0) {
+          p.any_number.insert(p.wildcards);
+          made.inputs.push_back({-1, p.wildcards++});
+        }
+        continue;
+      }
       const auto found = std::find(list.begin(), list.end(), makers[at(in)].first);
       made.inputs.push_back(found == list.end() ? described_cell{-1, p.wildcards++}
                                                 : described_cell{static_cast<index_t>(found - list.begin()),

@@ -5,23 +5,34 @@
 //                          └───────────┴────────────────^
 //   bags ─────────────────> fused_lookup ─────────────────> out            one
 //
+// Lookups whose rows stand side by side are one op again, a lookup of a feature_group:
+//
+//   bags 0 ─> fused_lookup ─┐
+//   numbers ────────────────> concat_columns ─> out        bags 0, bags 1, numbers ─> lookup_columns ─> out
+//   bags 1 ─> fused_lookup ─┘
+//
 // A table is a variable: a row source, or an owner whose view() is one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory_resource>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/batches/fill_empty_bags.hpp>
 #include <deeprec/embedding/batches/jagged_batch.hpp>
 #include <deeprec/embedding/batches/prune_invalid.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
 #include <deeprec/embedding/lookup/gather.hpp>
 #include <deeprec/embedding/pooling.hpp>
@@ -130,6 +141,73 @@ struct fused_lookup_op {
     if (!default_id.has_value()) return fused_lookup(call.on, rows, bags.view(), Combiner{}, to);
     return fused_lookup(call.on, rows, bags.view(),
                         pooling{Combiner{}, empty_bag::default_row{static_cast<index_t>(*default_id)}}, to);
+  }
+};
+
+/// Some columns of lookup_columns: those of a lookup, or a matrix.
+template <class Id = std::int64_t>
+struct lookup_part {
+  bool is_lookup = false;
+  index_t at = 0;  ///< its number among the lookups, or the matrices
+  std::optional<Id> default_id{};
+};
+
+/// Lookups (fused_lookup) and matrices side by side: the lookups as one of a feature_group, which writes
+/// where they stand. Batches and matrices have the same rows.
+template <class Table, class Combiner, class Id = std::int64_t>
+struct lookup_columns_op {
+  static constexpr const char* kind = "lookup_columns";
+  using output = matrix_value;
+  std::vector<lookup_part<Id>> parts;
+  template <class Visit>
+  void for_each_attribute(Visit&& visit) const {
+    std::string text;
+    for (const lookup_part<Id>& p : parts) {
+      text +=
+          (text.empty() ? "" : " ") + std::string(p.is_lookup ? "lookup" : "matrix") + std::to_string(p.at);
+      if (p.default_id.has_value()) text += ":" + std::to_string(*p.default_id);
+    }
+    visit("parts", text);
+  }
+  status operator()(const step_call& call, op_list<const matrix_value> matrices,
+                    op_list<const jagged_batch<Id>> bags, op_list<const Table> tables,
+                    matrix_value& out) const {
+    using bags_type = std::remove_cvref_t<decltype(bags[0].view())>;
+    feature_group<lookups_only, bags_type> group;
+    std::pmr::vector<bags_type> batches(call.on.memory);
+    std::pmr::vector<matrix_view<float>> outs(call.on.memory);
+    index_t rows = -1, columns = 0;
+    for (const lookup_part<Id>& p : parts) {
+      const index_t mine = p.is_lookup ? bags[p.at].bags() : matrices[p.at].rows();
+      if (rows < 0) rows = mine;
+      if (mine != rows)
+        return {errc::shape_mismatch,
+                "lookup_columns: batches and matrices must have the rows of the first part",
+                {.is = mine, .must_be = rows}};
+      columns += p.is_lookup ? rows_of(tables[p.at]).format().width() : matrices[p.at].columns();
+    }
+    const matrix_view<float> to = out.make((std::max)(rows, index_t{0}), columns);
+    index_t first = 0;
+    for (const lookup_part<Id>& p : parts) {
+      if (p.is_lookup) {
+        const auto& table = rows_of(tables[p.at]);
+        if (p.default_id.has_value()) {
+          group.add(table, pooling{Combiner{}, empty_bag::default_row{static_cast<index_t>(*p.default_id)},
+                                   padding::prune});
+        } else {
+          group.add(table, pooling{Combiner{}, padding::prune});
+        }
+        batches.push_back(bags[p.at].view());
+        outs.push_back(to.columns(first, table.format().width()));
+        first += table.format().width();
+      } else {
+        const matrix_view<const float> from = matrices[p.at].view();
+        for (index_t i = 0; i < rows; ++i) std::copy_n(from.row(i), from.extent(1), to.row(i) + first);
+        first += from.extent(1);
+      }
+    }
+    return lookup(call.on, group, detail::group_bags<decltype(group)>(batches),
+                  detail::group_outs<decltype(group)>(outs));
   }
 };
 

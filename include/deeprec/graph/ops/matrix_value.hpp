@@ -1,4 +1,4 @@
-// A matrix of floats as a value of a step graph: it keeps its memory from step to step.
+// A matrix of float, bf16 or f16 as a value of a step graph: it keeps its memory from step to step.
 //
 //   void operator()(const matrix_value& in, matrix_value& out) const {
 //     relu(in.view(), out.make(in.rows(), in.columns()));                 memory of its own, or a plan's
@@ -22,18 +22,19 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// @space   host; memory comes from the resource given to the constructor, which a step's state gives it
 /// @threads concurrent readers are safe; a writer needs exclusive access
-class matrix_value {
+template <class T>
+class basic_matrix_value {
  public:
-  explicit matrix_value(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+  explicit basic_matrix_value(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : memory_(memory) {}
-  matrix_value(const matrix_value&) = delete;
-  matrix_value& operator=(const matrix_value&) = delete;
+  basic_matrix_value(const basic_matrix_value&) = delete;
+  basic_matrix_value& operator=(const basic_matrix_value&) = delete;
 
-  /// Room for rows * columns floats, which the caller writes: what it held is lost where that is more than
+  /// Room for rows * columns elements, which the caller writes: what it held is lost where that is more than
   /// before.
-  [[nodiscard]] matrix_view<float> make(index_t rows, index_t columns) {
+  [[nodiscard]] matrix_view<T> make(index_t rows, index_t columns) {
     const auto needed = static_cast<std::size_t>(rows * columns);
-    float* to = place_.data();
+    T* to = place_.data();
     if (needed > place_.size()) {
       if (needed > memory_.size()) memory_.resize(needed);
       to = memory_.data();
@@ -43,55 +44,57 @@ class matrix_value {
     return made_;
   }
   /// Shows another matrix, which outlives the step.
-  void refer(matrix_view<const float> to) {
+  void refer(matrix_view<const T> to) {
     made_ = {};
     view_ = to;
   }
-  [[nodiscard]] matrix_view<const float> view() const noexcept { return view_; }
+  [[nodiscard]] matrix_view<const T> view() const noexcept { return view_; }
   /// What make() returned last.
   ///
   /// @pre it refers to no other matrix since
-  [[nodiscard]] matrix_view<float> writable() const noexcept { return made_; }
+  [[nodiscard]] matrix_view<T> writable() const noexcept { return made_; }
   [[nodiscard]] index_t rows() const noexcept { return view_.extent(0); }
   [[nodiscard]] index_t columns() const noexcept { return view_.extent(1); }
 
  private:
-  friend struct batch_traits<matrix_value>;
-  std::pmr::vector<float> memory_;
-  std::span<float> place_;  // a plan's
-  matrix_view<float> made_;
-  matrix_view<const float> view_;
+  friend struct batch_traits<basic_matrix_value>;
+  std::pmr::vector<T> memory_;
+  std::span<T> place_;  // a plan's
+  matrix_view<T> made_;
+  matrix_view<const T> view_;
 };
+using matrix_value = basic_matrix_value<float>;
 
 /// A row is a sample.
-template <>
-struct batch_traits<matrix_value> {
-  static index_t bytes(const matrix_value& v) { return size(v.view_); }
-  static index_t own_bytes(const matrix_value& v) { return size(v.made_); }
-  static std::span<const std::byte> memory(const matrix_value& v) {
+template <class T>
+struct batch_traits<basic_matrix_value<T>> {
+  using matrix = basic_matrix_value<T>;
+  static index_t bytes(const matrix& v) { return size(v.view_); }
+  static index_t own_bytes(const matrix& v) { return size(v.made_); }
+  static std::span<const std::byte> memory(const matrix& v) {
     if (v.rows() == 0 || v.columns() == 0) return {};
     return std::as_bytes(std::span(v.view_.row(0), v.view_.row(v.rows() - 1) + v.columns()));
   }
-  static void place(matrix_value& v, std::span<std::byte> memory) {
-    v.place_ = {static_cast<float*>(static_cast<void*>(memory.data())), memory.size() / sizeof(float)};
-    std::pmr::vector<float>(v.memory_.get_allocator()).swap(v.memory_);
+  static void place(matrix& v, std::span<std::byte> memory) {
+    v.place_ = {static_cast<T*>(static_cast<void*>(memory.data())), memory.size() / sizeof(T)};
+    std::pmr::vector<T>(v.memory_.get_allocator()).swap(v.memory_);
   }
-  static index_t samples(const matrix_value& v) { return v.rows(); }
-  static void refer(const matrix_value& whole, index_t first, index_t count, matrix_value& part) {
+  static index_t samples(const matrix& v) { return v.rows(); }
+  static void refer(const matrix& whole, index_t first, index_t count, matrix& part) {
     part.refer(whole.view_.rows(first, count));
   }
-  static void make_room(matrix_value& whole, index_t samples, const matrix_value& part) {
+  static void make_room(matrix& whole, index_t samples, const matrix& part) {
     static_cast<void>(whole.make(samples, part.columns()));
   }
-  static void join(const matrix_value& part, index_t first, matrix_value& whole) {
+  static void join(const matrix& part, index_t first, matrix& whole) {
     for (index_t i = 0; i < part.rows(); ++i)
       std::copy_n(part.view_.row(i), part.columns(), whole.made_.row(first + i));
   }
 
  private:
-  template <class T>
-  static index_t size(const matrix_view<T>& m) {
-    return m.extent(0) * m.extent(1) * static_cast<index_t>(sizeof(float));
+  template <class Element>
+  static index_t size(const matrix_view<Element>& m) {
+    return m.extent(0) * m.extent(1) * static_cast<index_t>(sizeof(Element));
   }
 };
 

@@ -3,6 +3,7 @@
 //   value<T>                 const T&             a cell
 //   std::vector<value<T>>    op_list<const T>     a cell for each
 //   variable_access<T>       T&                   a cell: the object of the variable
+//   std::vector<variable_access<const T>>   op_list<const T>   a cell for each
 #pragma once
 
 #include <cstddef>
@@ -84,6 +85,19 @@ struct input_of<variable_access<T>> {
   static void cells(const variable_access<T>& v, std::vector<step_input>& to) {
     to.push_back({handle_access::ref(v), handle_access::object(v), sizeof(T), handle_access::use(v),
                   handle_access::window(v), type_id_of<std::remove_const_t<T>>()});
+  }
+};
+
+template <class T>
+struct input_of<std::vector<variable_access<T>>> {
+  static_assert(std::is_const_v<T>,
+                "deeprec::step_graph::add: an op changes the variables of a list. Fix: pass accesses by "
+                "g.read(v); a variable that the op changes is an input of its own");
+  static constexpr bool fits = true;
+  static constexpr bool is_list = true;
+  using argument = op_list<const T>;
+  static void cells(const std::vector<variable_access<T>>& list, std::vector<step_input>& to) {
+    for (const variable_access<T>& v : list) input_of<variable_access<T>>::cells(v, to);
   }
 };
 

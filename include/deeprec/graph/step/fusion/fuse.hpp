@@ -31,7 +31,8 @@ struct fuse_options {
 
 /// The graph with macro ops in the place of what the patterns match, until none of them matches: no two
 /// matches overlap, and none is left. Where they would overlap, the earlier pattern comes first, then the
-/// match whose last op comes first in the order of the graph. The first graph is not changed.
+/// match whose last op comes first in the order of the graph; a macro op of the type in which its pattern
+/// ends is the last op of the next match, where there is one. The first graph is not changed.
 ///
 /// @post     the ops of `graph` are numbered in an order in which they may run, in that of the first graph
 ///           where there is a choice

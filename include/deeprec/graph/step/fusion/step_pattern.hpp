@@ -11,7 +11,13 @@
 //
 // The scaled value is interior: where anybody else takes it, the pattern does not match. An op with
 // `static constexpr bool commutative = true` gives the same bits with its first two inputs exchanged, and
-// matches either way. Not here: where a pattern matches, and what happens there (fuse.hpp).
+// matches either way. Repeated parts are joined one by one: a list with one op among others becomes a list,
+//
+//   const auto before = p.any_list<matrix>(), after = p.any_list<matrix>();
+//   const auto sum = p.op<sum_op>(p.list(before, p.op<sum_op>(inner), after));
+//   p.becomes(sum, [](const pattern_match&) { return sum_op{}; }, p.list(before, inner, after));
+//
+// until none is left. Not here: where a pattern matches, and what happens there (fuse.hpp).
 #pragma once
 
 #include <cstddef>
@@ -29,104 +35,12 @@
 #include <deeprec/graph/step/detail/step_inputs.hpp>
 #include <deeprec/graph/step/detail/step_nodes.hpp>
 #include <deeprec/graph/step/fusion/detail/pattern_parts.hpp>
+#include <deeprec/graph/step/fusion/pattern_handles.hpp>
 #include <deeprec/graph/step/step_graph.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
 #include <deeprec/graph/step/type_id.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-class step_pattern;
-class pattern_match;
-
-/// A value of type T: from anywhere (step_pattern::any), or an output of an op of the pattern.
-///
-/// @threads a value type
-template <class T>
-class pattern_value {
- public:
-  using input = value<T>;
-
- private:
-  friend class step_pattern;
-  template <class, class...>
-  friend class pattern_op;
-  explicit pattern_value(const detail::pattern_cell& cell) noexcept : cell_(cell) {}
-  detail::pattern_cell cell_;
-};
-/// A whole list of values, as long as it is.
-template <class T>
-class pattern_values {
- public:
-  using input = std::vector<value<T>>;
-
- private:
-  friend class step_pattern;
-  explicit pattern_values(const detail::pattern_cell& cell) noexcept : cell_(cell) {}
-  detail::pattern_cell cell_;
-};
-/// An access of a variable; T is const where it is read.
-template <class T>
-class pattern_access {
- public:
-  using input = variable_access<T>;
-
- private:
-  friend class step_pattern;
-  pattern_access(const detail::pattern_cell& cell, variable_use use) noexcept : cell_(cell), use_(use) {}
-  detail::pattern_cell cell_;
-  variable_use use_;
-};
-
-/// An op of a pattern. With one output it is itself a value.
-template <class Op, class... Outs>
-class pattern_op {
- public:
-  template <std::size_t Port>
-  [[nodiscard]] auto get() const noexcept {
-    detail::pattern_cell cell = cell_;
-    cell.port = static_cast<index_t>(Port);
-    return pattern_value<std::tuple_element_t<Port, std::tuple<Outs...>>>(cell);
-  }
-
- private:
-  friend class step_pattern;
-  friend class pattern_match;
-  explicit pattern_op(const detail::pattern_cell& cell) noexcept : cell_(cell) {}
-  detail::pattern_cell cell_;
-};
-template <class Op, class T>
-class pattern_op<Op, T> : public pattern_value<T> {
- private:
-  friend class step_pattern;
-  friend class pattern_match;
-  explicit pattern_op(const detail::pattern_cell& cell) noexcept : pattern_value<T>(cell), cell_(cell) {}
-  detail::pattern_cell cell_;
-};
-
-/// What a pattern found: the ops that were added to the graph.
-class pattern_match {
- public:
-  /// The op as it was added.
-  ///
-  /// @pre the op is of the pattern that is matched
-  template <class Op, class... Outs>
-  [[nodiscard]] const Op& operator[](const pattern_op<Op, Outs...>& op) const {
-    return *graph_->as<Op>(number(op));
-  }
-  /// Its number in the graph.
-  template <class Op, class... Outs>
-  [[nodiscard]] index_t number(const pattern_op<Op, Outs...>& op) const {
-    return found_->ops[static_cast<std::size_t>(op.cell_.op)];
-  }
-  [[nodiscard]] const step_graph& graph() const noexcept { return *graph_; }
-
- private:
-  friend class step_pattern;
-  pattern_match(const detail::pattern_binding& found, const step_graph& graph) noexcept
-      : found_(&found), graph_(&graph) {}
-  const detail::pattern_binding* found_;
-  const step_graph* graph_;
-};
 
 /// @threads one thread fills it; then concurrent readers are safe
 class step_pattern {
@@ -138,17 +52,39 @@ class step_pattern {
   /// A wildcard: a value that no op of the pattern makes. Two of them may be the same value.
   template <class T>
   [[nodiscard]] pattern_value<T> any() {
-    return pattern_value<T>(wildcard({detail::pattern_wildcard::sort::value, type_id_of<T>()}));
+    return pattern_value<T>(wildcard({false, false, type_id_of<T>()}));
   }
-  /// A list of such values, of any length, for an op that takes op_list<const T>.
+  /// Any number of such values, side by side in the list of an op that takes op_list<const T>: all of it, or
+  /// what is beside others (list).
   template <class T>
   [[nodiscard]] pattern_values<T> any_list() {
-    return pattern_values<T>(wildcard({detail::pattern_wildcard::sort::list, type_id_of<T>()}));
+    pattern_values<T> made;
+    made.cells_ = {wildcard({false, true, type_id_of<T>()})};
+    return made;
   }
   /// A variable that the op reads; where several ops take one handle, they read the same.
   template <class T>
   [[nodiscard]] pattern_access<const T> reads() {
     return access<const T>(variable_use::read);
+  }
+  /// Any number of variables that the op reads, in a list.
+  template <class T>
+  [[nodiscard]] pattern_reads<T> reads_list() {
+    pattern_reads<T> made;
+    made.cells_ = {wildcard({true, true, type_id_of<T>()})};
+    return made;
+  }
+  /// Values, lists and std::vectors of them, side by side in one list; or accesses that read.
+  template <class First, class... Part>
+  [[nodiscard]] static auto list(const First& first, const Part&... parts) {
+    using element = decltype(element_of(first));
+    static_assert((std::is_same_v<element, decltype(element_of(parts))> && ...),
+                  "deeprec::step_pattern::list: elements of different types. Fix: values of one type, or "
+                  "reads of one type");
+    pattern_list<element> made;
+    append(argument(first), made.cells_);
+    (append(argument(parts), made.cells_), ...);
+    return made;
   }
   template <class T>
   [[nodiscard]] pattern_access<T> writes() {
@@ -182,24 +118,28 @@ class step_pattern {
     parts_->outputs.clear();
     std::apply([&](const auto&... out) { (parts_->outputs.push_back(out.cell_), ...); }, replaced);
     parts_->passed.clear();
-    (pass(argument(inputs)), ...);
+    (append(argument(inputs), parts_->passed), ...);
     parts_->macro = type_id_of<macro>();
     parts_->macro_kind = detail::kind_of_op<macro>();
     parts_->make = [make = std::move(make), inputs...](const detail::pattern_binding& found,
                                                        const step_graph& from, step_graph& to,
                                                        std::string_view name) {
+      const pattern_match match(found, from);
       const auto add = [&](auto op) {
-        static_cast<void>(to.add(name, std::move(op), handle(inputs, found)...));
+        static_cast<void>(to.add(name, std::move(op), handle(inputs, match)...));
         return true;
       };
       if constexpr (unwrapped<made>::is_optional) {
-        std::optional<macro> op = make(pattern_match(found, from));
+        std::optional<macro> op = make(match);
         return op.has_value() && add(*std::move(op));
       } else {
-        return add(make(pattern_match(found, from)));
+        return add(make(match));
       }
     };
   }
+
+  /// It matches also where some of its ops are sample-wise and others are not; the macro op is not, then.
+  void take_whole_batch() { parts_->takes_whole_batch = true; }
 
   [[nodiscard]] std::string_view name() const noexcept { return parts_->name; }
   /// For the matcher.
@@ -237,35 +177,45 @@ class step_pattern {
   }
   template <class T>
   pattern_access<T> access(variable_use use) {
-    return {wildcard({detail::pattern_wildcard::sort::access, type_id_of<std::remove_const_t<T>>(), use}),
-            use};
+    return pattern_access<T>(wildcard({true, false, type_id_of<std::remove_const_t<T>>(), use}));
   }
 
   template <class T>
   static detail::pattern_argument argument(const pattern_value<T>& v) {
-    return {false, {v.cell_}};
+    return {v.cell_};
   }
-  template <class T>
-  static detail::pattern_argument argument(const pattern_values<T>& v) {
-    return {true, {v.cell_}};
+  template <class Element>
+  static detail::pattern_argument argument(const pattern_list<Element>& v) {
+    return v.cells_;
   }
   template <class T>
   static detail::pattern_argument argument(const pattern_access<T>& v) {
-    return {false, {v.cell_}};
+    return {v.cell_};
   }
-  template <class T>
-  static detail::pattern_argument argument(const std::vector<pattern_value<T>>& list) {
+  template <class Element>
+  static detail::pattern_argument argument(const std::vector<Element>& list) {
     detail::pattern_argument made;
-    for (const pattern_value<T>& v : list) made.cells.push_back(v.cell_);
+    for (const Element& v : list) made.push_back(v.cell_);
     return made;
   }
+  static void append(const detail::pattern_argument& cells, detail::pattern_argument& to) {
+    to.insert(to.end(), cells.begin(), cells.end());
+  }
+  template <class T>
+  static pattern_value<T> element_of(const pattern_value<T>&);
+  template <class Element>
+  static Element element_of(const std::vector<Element>&);
+  template <class T>
+  static pattern_access<const T> element_of(const pattern_access<const T>&);
+  template <class Element>
+  static Element element_of(const pattern_list<Element>&);
   // The handles of a step graph in the place of those of the pattern.
   template <class T>
   static value<T> stands_for(const pattern_value<T>&);
-  template <class T>
-  static std::vector<value<T>> stands_for(const pattern_values<T>&);
-  template <class T>
-  static std::vector<value<T>> stands_for(const std::vector<pattern_value<T>>&);
+  template <class Element>
+  static std::vector<typename Element::input> stands_for(const pattern_list<Element>&);
+  template <class Element>
+  static std::vector<typename Element::input> stands_for(const std::vector<Element>&);
   template <class T>
   static variable_access<T> stands_for(const pattern_access<T>&);
 
@@ -281,37 +231,41 @@ class step_pattern {
     return pattern_op<Op, Outs...>({parts_->id, static_cast<index_t>(parts_->ops.size()) - 1, 0});
   }
 
-  void pass(const detail::pattern_argument& to_macro) {
-    parts_->passed.insert(parts_->passed.end(), to_macro.cells.begin(), to_macro.cells.end());
-  }
-  static const std::vector<detail::step_input>& bound(const detail::pattern_cell& cell,
-                                                      const detail::pattern_binding& found) {
-    return found.wild[static_cast<std::size_t>(cell.port)];
+  static const detail::step_input& bound(const detail::pattern_cell& cell, const pattern_match& match) {
+    return match.found_->wild[static_cast<std::size_t>(cell.port)][0];
   }
   template <class T>
-  static value<T> handle(const pattern_value<T>& v, const detail::pattern_binding& found) {
-    return detail::handle_access::make<T>(bound(v.cell_, found)[0].from);
+  static value<T> handle_of(std::type_identity<value<T>>, const detail::step_input& in) {
+    return detail::handle_access::make<T>(in.from);
   }
   template <class T>
-  static std::vector<value<T>> handle(const pattern_values<T>& v, const detail::pattern_binding& found) {
-    std::vector<value<T>> list;
-    for (const detail::step_input& in : bound(v.cell_, found))
-      list.push_back(detail::handle_access::make<T>(in.from));
+  static variable_access<T> handle_of(std::type_identity<variable_access<T>>, const detail::step_input& in) {
+    using object = std::remove_const_t<T>;
+    const auto it = detail::handle_access::make<object>(in.from, static_cast<object*>(in.object));
+    return detail::handle_access::access<T>(it, in.use, 1);
+  }
+  template <class T>
+  static value<T> handle(const pattern_value<T>& v, const pattern_match& match) {
+    return handle_of(std::type_identity<value<T>>(), bound(v.cell_, match));
+  }
+  template <class Element>
+  static std::vector<typename Element::input> handle(const pattern_list<Element>& v,
+                                                     const pattern_match& match) {
+    std::vector<typename Element::input> list;
+    for (const detail::step_input& in : match.elements(v).first)
+      list.push_back(handle_of(std::type_identity<typename Element::input>(), in));
     return list;
   }
-  template <class T>
-  static std::vector<value<T>> handle(const std::vector<pattern_value<T>>& list,
-                                      const detail::pattern_binding& found) {
-    std::vector<value<T>> made;
-    for (const pattern_value<T>& v : list) made.push_back(handle(v, found));
+  template <class Element>
+  static std::vector<typename Element::input> handle(const std::vector<Element>& list,
+                                                     const pattern_match& match) {
+    std::vector<typename Element::input> made;
+    for (const Element& v : list) made.push_back(handle(v, match));
     return made;
   }
   template <class T>
-  static variable_access<T> handle(const pattern_access<T>& v, const detail::pattern_binding& found) {
-    const detail::step_input& in = bound(v.cell_, found)[0];
-    using object = std::remove_const_t<T>;
-    const auto it = detail::handle_access::make<object>(in.from, static_cast<object*>(in.object));
-    return detail::handle_access::access<T>(it, v.use_, 1);
+  static variable_access<T> handle(const pattern_access<T>& v, const pattern_match& match) {
+    return handle_of(std::type_identity<variable_access<T>>(), bound(v.cell_, match));
   }
 
   std::shared_ptr<detail::pattern_parts> parts_;

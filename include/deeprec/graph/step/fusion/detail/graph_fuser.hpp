@@ -1,6 +1,7 @@
 // Puts macro ops in the place of what patterns match, until none matches.
 //
-//   round    for each pattern, for each op of the type of its last op, in order: the first match is taken
+//   round    for each pattern, for each op of the type of its last op, in order: the first match is taken;
+//            a macro op of that type is the next one
 //   matched  'mul' 'sum'  =>  'sum' (macro): its values, order, role, after(); then 'mul' 'sum' are erased
 //
 // Each match is applied before the next one is looked for, so matches never overlap. Not here: what matches
@@ -51,7 +52,7 @@ inline result<void> check_pattern(const pattern_parts& p) {
   std::vector<digraph::edge> both;
   for (std::size_t q = 0; q < p.ops.size(); ++q) {
     for (const pattern_argument& argument : p.ops[q].arguments) {
-      for (const pattern_cell& cell : argument.cells) {
+      for (const pattern_cell& cell : argument) {
         if (cell.pattern != p.id)
           return refuse_pattern(p, "an op of a pattern must take what is of the pattern", op_text(q));
         if (cell.op < 0) {
@@ -87,7 +88,7 @@ inline result<void> check_pattern(const pattern_parts& p) {
     passed[static_cast<std::size_t>(cell.port)] = true;
   }
   for (std::size_t w = 0; w < p.wild.size(); ++w) {
-    if (p.wild[w].what == pattern_wildcard::sort::access && used[w] && !passed[w])
+    if (p.wild[w].is_access && used[w] && !passed[w])
       return refuse_pattern(p, "the macro op must access the variables that its ops access");
   }
   for (std::size_t i = 0; i < p.outputs.size(); ++i) {
@@ -167,7 +168,6 @@ class graph_fuser {
   /// @pre check_patterns found nothing
   result<fused_graph> run(std::span<const step_pattern> patterns, index_t most_refused) {
     fused_graph made;
-    std::vector<index_t> macros;
     for (bool again = true; std::exchange(again, false);) {
       made.refused.clear();
       auto ops = by_type();
@@ -181,21 +181,27 @@ class graph_fuser {
         };
         const auto found = ops.find(pattern.ops.back().type);
         if (found == ops.end()) continue;
-        for (const index_t v : found->second) {
-          const bool took = matcher.search(
-              v,
-              [&](const pattern_binding& match) {
-                std::vector<std::string> of = names(match.ops);
-                if (!put(pattern, match)) {
-                  refused(match, {"the op that it becomes declines", match.ops.back()});
-                  return false;
-                }
-                macros.push_back(editor_.graph().size() - 1);
-                made.fused.push_back({pattern.name, std::move(of), std::string(pattern.macro_kind)});
-                return true;
-              },
-              refused);
-          again = again || took;
+        for (index_t v : found->second) {
+          const auto search = [&] {
+            return matcher.search(
+                v,
+                [&](const pattern_binding& match) {
+                  std::vector<std::string> of = names(match.ops);
+                  if (!put(pattern, match)) {
+                    refused(match, {"the op that it becomes declines", match.ops.back()});
+                    return false;
+                  }
+                  made.fused.push_back({pattern.name, std::move(of), std::string(pattern.macro_kind)});
+                  return true;
+                },
+                refused);
+          };
+          while (search()) {
+            again = true;
+            // A macro op of this type may take more at once.
+            if (pattern.macro != pattern.ops.back().type) break;
+            v = editor_.graph().size() - 1;
+          }
         }
       }
     }
@@ -255,6 +261,7 @@ class graph_fuser {
       made.place = last.place;
       made.sample_wise = last.sample_wise;
       for (const index_t v : set) {
+        made.sample_wise = made.sample_wise && op(v).sample_wise;
         made.target = made.target || op(v).target;
         made.cost += op(v).cost;
       }

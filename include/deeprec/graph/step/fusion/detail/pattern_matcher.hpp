@@ -4,6 +4,8 @@
 //   pattern   0 scale ─> 1 add <─ w1          plan   1; then 0, which makes input 0 of it
 //   graph     'mul' ─> 'sum' <─ 'bias'        1 = 'sum', inputs as they are: 0 = 'bias'? no. Exchanged: 'mul'
 //
+// A list with wildcards for any number of values is tried with each number of each of them, the fewest first.
+//
 // Not here: which of the matches are taken (fuse.hpp).
 #pragma once
 
@@ -96,6 +98,7 @@ class pattern_matcher {
       if (next == plan_.size()) break;
     }
     exchanged_.assign(ops, false);
+    begins_.assign(ops, {});
     found_.ops.assign(ops, -1);
     found_.wild.assign(pattern.wild.size(), {});
     found_.bound.assign(pattern.wild.size(), false);
@@ -125,8 +128,8 @@ class pattern_matcher {
     for (std::size_t user = 0; user < pattern.ops.size(); ++user) {
       const auto& arguments = pattern.ops[user].arguments;
       for (std::size_t a = 0; a < arguments.size(); ++a) {
-        for (std::size_t c = 0; c < arguments[a].cells.size(); ++c) {
-          const pattern_cell& cell = arguments[a].cells[c];
+        for (std::size_t c = 0; c < arguments[a].size(); ++c) {
+          const pattern_cell& cell = arguments[a][c];
           if (cell.op >= 0) f(step_to{-1, -1, false, cell.port, a, c}, cell.op, static_cast<index_t>(user));
         }
       }
@@ -164,11 +167,7 @@ class pattern_matcher {
 
   /// The input of an op that is bound, by the place in the pattern.
   [[nodiscard]] const step_input& input_of_bound(index_t q, std::size_t argument, std::size_t cell) const {
-    const step_op& op = graph_op(found_.ops[at(q)]);
-    if (exchanged_[at(q)] && argument < 2) argument = 1 - argument;
-    std::size_t first = 0;
-    for (std::size_t a = 0; a < argument; ++a) first += at(op.node->arguments()[a]);
-    return op.inputs[first + cell];
+    return graph_op(found_.ops[at(q)]).inputs[begins_[at(q)][argument][cell]];
   }
   [[nodiscard]] port_ref port(index_t q, index_t of) const {
     return {edit_->core().id(), found_.ops[at(q)], of};
@@ -188,49 +187,86 @@ class pattern_matcher {
     }
     const std::span<const index_t> counts = op.node->arguments();
     if (counts.size() != want.arguments.size()) return false;
+    const auto any_number = [&](const pattern_cell& cell) { return pattern_->is_any_number(cell); };
     for (std::size_t a = 0; a < counts.size(); ++a) {
-      if (!want.arguments[a].any_number && at(counts[a]) != want.arguments[a].cells.size()) return false;
+      const pattern_argument& argument = want.arguments[a];
+      const auto open = std::count_if(argument.begin(), argument.end(), any_number);
+      const auto fixed = argument.size() - static_cast<std::size_t>(open);
+      if (open == 0 ? at(counts[a]) != fixed : at(counts[a]) < fixed) return false;
     }
     found_.ops[at(q)] = v;
     const bool both_ways = want.commutative && counts.size() >= 2 && counts[0] == 1 && counts[1] == 1 &&
-                           !want.arguments[0].any_number && !want.arguments[1].any_number;
+                           want.arguments[0].size() == 1 && want.arguments[1].size() == 1 &&
+                           !any_number(want.arguments[0][0]) && !any_number(want.arguments[1][0]);
     bool done = false;
     for (const bool exchanged : {false, true}) {
       if (done || (exchanged && !both_ways)) break;
       exchanged_[at(q)] = exchanged;
-      std::vector<std::size_t> newly;
-      done = take_inputs(q, newly) && users_agree(q) && next();
-      for (const std::size_t w : newly) {
-        found_.bound[w] = false;
-        found_.wild[w].clear();
-      }
+      begins_[at(q)].assign(counts.size(), {});
+      done = lay_out(q, 0, 0, 0, next);
     }
     exchanged_[at(q)] = false;
     found_.ops[at(q)] = -1;
     return done;
   }
 
+  // Gives the cells of an op, from cell c of argument a on, the inputs from `begin` on, in each way.
+  template <class Next>
+  bool lay_out(index_t q, std::size_t a, std::size_t c, std::size_t begin, const Next& next) {
+    const std::vector<pattern_argument>& arguments = pattern_->ops[at(q)].arguments;
+    if (a == arguments.size()) {
+      std::vector<std::size_t> newly;
+      const bool done = take_inputs(q, newly) && users_agree(q) && next();
+      for (const std::size_t w : newly) {
+        found_.bound[w] = false;
+        found_.wild[w].clear();
+      }
+      return done;
+    }
+    const step_op& op = graph_op(found_.ops[at(q)]);
+    const std::span<const index_t> counts = op.node->arguments();
+    std::vector<std::size_t>& begins = begins_[at(q)][a];
+    if (c == 0) {
+      const std::size_t from = exchanged_[at(q)] && a < 2 ? 1 - a : a;
+      begin = 0;
+      for (std::size_t before = 0; before < from; ++before) begin += at(counts[before]);
+      begins.assign(arguments[a].size() + 1, begin + at(counts[a]));
+    }
+    if (c == arguments[a].size()) return begin == begins[c] && lay_out(q, a + 1, 0, 0, next);
+    begins[c] = begin;
+    const pattern_cell& cell = arguments[a][c];
+    if (!pattern_->is_any_number(cell))
+      return begin < begins.back() && may_be(cell, op.inputs[begin]) && lay_out(q, a, c + 1, begin + 1, next);
+    std::size_t behind = 0, open = 0;
+    for (std::size_t d = c + 1; d < arguments[a].size(); ++d)
+      ++(pattern_->is_any_number(arguments[a][d]) ? open : behind);
+    const std::size_t most = begins.back() - behind;
+    for (std::size_t end = open == 0 ? most : begin; end <= most; ++end) {
+      if (lay_out(q, a, c + 1, end, next)) return true;
+    }
+    return false;
+  }
+  // Whether an input may be a value of the pattern's op: it is looked at before lists are made.
+  [[nodiscard]] bool may_be(const pattern_cell& cell, const step_input& in) const {
+    if (cell.op < 0) return true;
+    if (in.is_variable() || in.from.port != cell.port) return false;
+    const index_t maker = found_.ops[at(cell.op)];
+    if (maker >= 0) return in.from.op == maker;
+    const auto& node = graph_op(in.from.op).node;
+    return node != nullptr && node->type() == pattern_->ops[at(cell.op)].type;
+  }
+
   bool take_inputs(index_t q, std::vector<std::size_t>& newly) {
     const pattern_op_parts& want = pattern_->ops[at(q)];
+    const step_op& op = graph_op(found_.ops[at(q)]);
     for (std::size_t a = 0; a < want.arguments.size(); ++a) {
-      const pattern_argument& argument = want.arguments[a];
-      if (argument.any_number) {
-        const step_op& op = graph_op(found_.ops[at(q)]);
-        std::vector<step_input> list;
-        for (index_t c = 0; c < op.node->arguments()[a]; ++c) list.push_back(input_of_bound(q, a, at(c)));
-        if (!take(argument.cells[0].port, std::move(list), newly)) return false;
-        continue;
-      }
-      for (std::size_t c = 0; c < argument.cells.size(); ++c) {
-        const pattern_cell& cell = argument.cells[c];
-        const step_input& in = input_of_bound(q, a, c);
-        if (cell.op < 0) {
-          if (!take(cell.port, {in}, newly)) return false;
-          continue;
-        }
-        const index_t maker = found_.ops[at(cell.op)];
-        if (in.is_variable() || (maker >= 0 && (in.from.op != maker || in.from.port != cell.port)))
-          return false;
+      for (std::size_t c = 0; c < want.arguments[a].size(); ++c) {
+        const pattern_cell& cell = want.arguments[a][c];
+        if (cell.op >= 0) continue;
+        const std::size_t begin = begins_[at(q)][a][c];
+        const std::size_t end = pattern_->is_any_number(cell) ? begins_[at(q)][a][c + 1] : begin + 1;
+        const std::span<const step_input> in = std::span(op.inputs).subspan(begin, end - begin);
+        if (!take(cell.port, {in.begin(), in.end()}, newly)) return false;
       }
     }
     return true;
@@ -249,7 +285,7 @@ class pattern_matcher {
   bool take(index_t wildcard, std::vector<step_input>&& in, std::vector<std::size_t>& newly) {
     const pattern_wildcard& want = pattern_->wild[at(wildcard)];
     for (const step_input& i : in) {
-      if (want.what == pattern_wildcard::sort::access) {
+      if (want.is_access) {
         if (!i.is_variable() || i.type != want.type || i.use != want.use) return false;
       } else if (i.is_variable() || edit_->core().type_of(i.from) != want.type) {
         return false;
@@ -280,7 +316,8 @@ class pattern_matcher {
       if (op.kind != op_kind::plain) return {"an id lookup is not fused", v};
       if (op.role != one.role) return {"its ops have different roles", v};
       if (op.place != one.place) return {"its ops run on different devices", v};
-      if (op.sample_wise != one.sample_wise) return {"not all of its ops are sample-wise", v};
+      if (op.sample_wise != one.sample_wise && !pattern_->takes_whole_batch)
+        return {"not all of its ops are sample-wise", v};
       if ((*stages_)[at(v)] != (*stages_)[at(first)]) return {"a stage lies between its ops", v};
     }
     const step_input* changed = nullptr;
@@ -330,6 +367,8 @@ class pattern_matcher {
   const pattern_parts* pattern_ = nullptr;
   std::vector<step_to> plan_;
   std::vector<bool> exchanged_;
+  // Of each op that is bound, by argument and cell: its first input; behind them the end of the argument's.
+  std::vector<std::vector<std::vector<std::size_t>>> begins_;
   pattern_binding found_;
 };
 

@@ -1,7 +1,7 @@
 // A pattern of ops without the types of its handles: what the matcher reads.
 //
-//   ops      0 scale (w0)     1 add (0.0, w1)      cells of arguments: a wildcard, or an output of an op
-//   wild     w0: a value of type matrix            w1: a list of them, or an access of a variable
+//   ops      0 scale (w0)   1 concat ([w1, 0.0, w2])   cells of arguments: a wildcard, or an output of an op
+//   wild     w0: a value of type matrix                w1, w2: any number of them, side by side in a list
 #pragma once
 
 #include <atomic>
@@ -22,11 +22,11 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// What a wildcard stands for.
+/// What a wildcard stands for: a value or an access of a variable, or any number of them in a list.
 struct pattern_wildcard {
-  enum class sort : std::uint8_t { value, list, access };
-  sort what = sort::value;
-  type_id type{};  // of the value, the elements, the object
+  bool is_access = false;
+  bool any_number = false;
+  type_id type{};  // of the values, the objects
   variable_use use = variable_use::read;
 };
 /// An input of an op of a pattern: output `port` of an op, or, where op is -1, the wildcard `port`.
@@ -35,10 +35,8 @@ struct pattern_cell {
   index_t op = -1;
   index_t port = 0;
 };
-struct pattern_argument {
-  bool any_number = false;  // the one cell is a wildcard of the whole list
-  std::vector<pattern_cell> cells;
-};
+/// Cells of an argument: of a list any number, of which each may be a wildcard for any number.
+using pattern_argument = std::vector<pattern_cell>;
 struct pattern_op_parts {
   type_id type{};
   std::string_view kind;
@@ -62,6 +60,7 @@ struct pattern_parts {
   std::vector<pattern_wildcard> wild{};
   std::vector<pattern_cell> outputs{};  // what the macro op's outputs replace
   std::vector<pattern_cell> passed{};   // what it takes
+  bool takes_whole_batch = false;       // it may stand for ops of which some are sample-wise
   type_id macro{};
   std::string_view macro_kind{};
   /// Adds the macro op for a match, or says no.
@@ -72,6 +71,9 @@ struct pattern_parts {
   static std::uint64_t new_id() noexcept {
     static std::atomic<std::uint64_t> given{0};
     return given.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+  [[nodiscard]] bool is_any_number(const pattern_cell& cell) const noexcept {
+    return cell.op < 0 && wild[static_cast<std::size_t>(cell.port)].any_number;
   }
   [[nodiscard]] bool is_output(index_t op, index_t port) const noexcept {
     for (const pattern_cell& out : outputs) {

@@ -1,0 +1,34 @@
+// The value of a graph of matrices after a step, and whether two of them have the same bits.
+#pragma once
+
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/step/step_graph.hpp>
+#include <deeprec/graph/step/step_program.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+namespace deeprec_test {
+
+/// The elements of a matrix after two steps, row by row.
+template <class V>
+auto after_step(const deeprec::step_graph& g, const V& wanted) {
+  const deeprec::step_program program = deeprec::step_program::compile(g).or_throw();
+  deeprec::step_state state = program.make_state();
+  deeprec::thread_pool pool(2);
+  for (int i = 0; i < 2; ++i) REQUIRE(program.run(pool, state).or_throw());
+  const auto m = state.get(wanted).view();
+  std::vector<std::remove_cvref_t<decltype(m(0, 0))>> all;
+  for (deeprec::index_t i = 0; i < m.extent(0); ++i) all.insert(all.end(), m.row(i), m.row(i) + m.extent(1));
+  return all;
+}
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+}  // namespace deeprec_test
