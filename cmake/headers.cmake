@@ -283,6 +283,8 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/ops/column_fusions.hpp
     include/deeprec/graph/ops/column_ops.hpp
     include/deeprec/graph/ops/dense_ops.hpp
+    include/deeprec/graph/ops/detail/element_blocks.inl
+    include/deeprec/graph/ops/detail/element_blocks_args.hpp
     include/deeprec/graph/ops/detail/element_functions.hpp
     include/deeprec/graph/ops/detail/expression_patterns.hpp
     include/deeprec/graph/ops/element_function.hpp

@@ -8,6 +8,7 @@
 #include <deeprec/graph/ops/matrix_value.hpp>
 #include <deeprec/graph/step/describe_graph.hpp>
 #include <deeprec/graph/step/fusion/fuse.hpp>
+#include <deeprec/graph/step/lane_steps.hpp>
 #include <deeprec/graph/step/step_program.hpp>
 
 #include <doctest/doctest.h>
@@ -173,7 +174,10 @@ TEST_CASE("element_fusions: random graphs of element-wise ops give the bits of t
     CAPTURE(round);
     for (const value<matrix_value>& v : kept) {
       REQUIRE(made.moved(v).has_value());
-      CHECK(same_bits(after_step(g, v), after_step(made.graph, *made.moved(v))));
+      const std::vector<float> one_by_one = after_step(g, v);
+      CHECK(same_bits(one_by_one, after_step(made.graph, *made.moved(v))));
+      CHECK(same_bits(one_by_one, after_planned_step(made.graph, *made.moved(v))));
+      CHECK(same_bits(one_by_one, after_step(made.graph, *made.moved(v), {.samples = by_parts(3)})));
     }
   }
   CHECK(fused > 10 * static_cast<std::size_t>(rounds));

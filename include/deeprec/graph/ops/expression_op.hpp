@@ -2,7 +2,7 @@
 // element-wise ops.
 //
 //   steps    0 add x0 x1     1 sigmoid 0     2 multiply_row 1 r0          x0, x1: matrices; r0: a row
-//   tile     |x0 x1 ─> 0 ─> 1 ─> out|        4096 elements at a time, in the cache: memory is read and
+//   tile     |x0 x1 ─> 0 ─> 1 ─> out|        1024 elements at a time, in the cache: memory is read and
 //            |x0 x1 ─> ...                   written once, whatever the number of steps
 //
 // The bits are those of the ops one by one. Not here: reductions, matrices of different shapes.
@@ -15,23 +15,25 @@
 #include <utility>
 #include <vector>
 
-#include <deeprec/core/array_view.hpp>
 #include <deeprec/core/config.hpp>
-#include <deeprec/core/context.hpp>
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/exec/inline_executor.hpp>
-#include <deeprec/graph/ops/detail/element_functions.hpp>
+#include <deeprec/graph/ops/detail/element_blocks_args.hpp>
 #include <deeprec/graph/ops/element_function.hpp>
 #include <deeprec/graph/ops/matrix_value.hpp>
 #include <deeprec/graph/step/op_attribute.hpp>
 #include <deeprec/graph/step/step_handles.hpp>
+#include <deeprec/ops/expression.hpp>
+#include <deeprec/simd/dispatch.hpp>
+#include <deeprec/simd/places.hpp>
+#include <deeprec/simd/vectors.hpp>
 #include <deeprec/support/bulk.hpp>
-#include <deeprec/support/first_fault.hpp>
 #include <deeprec/support/scratch_block.hpp>
-#include <deeprec/support/verb.hpp>
+
+#define DEEPREC_REGION_SOURCE "deeprec/graph/ops/detail/element_blocks.inl"
+#include <deeprec/simd/foreach_region.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -108,8 +110,7 @@ class expression_op {
     }
     const matrix_view<float> out = y.make(rows, columns);
     if (rows == 0 || columns == 0) return {};
-    if (steps_.size() == 1) return run(call.on, in, row_list, {0, 0, rows, columns}, nullptr, out);
-    const index_t width = (std::min)(columns, tile_size), height = (std::max)(tile_size / width, index_t{1});
+    const index_t width = (std::min)(columns, block), height = block / width;
     const index_t across = (columns + width - 1) / width, tiles = (rows + height - 1) / height * across;
     const double passes = static_cast<double>(steps_.size()) + static_cast<double>(in.size());
     const double ns = passes * detail::ns_of_bytes(*call.on.tuning, rows * columns * index_t{sizeof(float)});
@@ -117,60 +118,55 @@ class expression_op {
     const int workers =
         detail::is_shared(call.on, ns) ? static_cast<int>(call.on.executor->concurrency()) : 1;
     const detail::scratch_block scratch(call.on.memory, bytes * (std::max)(workers, 1));
-    detail::fault_report faults;
-    detail::run_bulk(call.on, {tiles, detail::grain_for(*call.on.tuning, tiles, ns), ns},
-                     [&](index_t begin, index_t end, int worker) {
-                       inline_executor here;
-                       auto on = detail::begun(call.on).rebind(here);
-                       on.trace = nullptr;  // a tile is no call of its own
-                       auto* const slots =
-                           static_cast<float*>(static_cast<void*>(scratch.data() + bytes * worker));
-                       for (index_t t = begin; t < end; ++t) {
-                         const index_t i = t / across * height, j = t % across * width;
-                         const tile at{i, j, (std::min)(height, rows - i), (std::min)(width, columns - j)};
-                         if (const status s = run(on, in, row_list, at, slots, out); !s) faults.add(t, s);
-                       }
-                     });
-    return faults.first();
+    detail::run_bulk(
+        call.on, {tiles, detail::grain_for(*call.on.tuning, tiles, ns), ns},
+        [&](index_t begin, index_t end, int worker) {
+          auto* const slots = static_cast<float*>(static_cast<void*>(scratch.data() + bytes * worker));
+          with_isa_up_to_avx512(call.on.instruction_set, [&](auto region) {
+            for (index_t t = begin; t < end; ++t) {
+              const index_t i = t / across * height, j = t % across * width;
+              run(region, in, row_list, {i, j, (std::min)(height, rows - i), (std::min)(width, columns - j)},
+                  slots, out);
+            }
+          });
+        });
+    return {};
   }
 
  private:
-  static constexpr index_t tile_size = 4096;
+  // Elements of a tile: those of a few values are in the first cache at once.
+  static constexpr index_t block = 1024;
   struct tile {
     index_t row, column, rows, columns;
-    template <class T>
-    [[nodiscard]] matrix_view<T> of(const matrix_view<T>& m) const {
-      return m.rows(row, rows).columns(column, columns);
-    }
+  };
+  struct place {
+    const float* first;
+    index_t stride;
   };
 
   // All steps for a tile; slots: a dense matrix of the tile's shape for each.
-  template <class Context>
-  status run(const Context& on, op_list<const matrix_value> in, op_list<const Row> row_list, const tile& at,
-             float* slots, const matrix_view<float>& out) const {
+  template <class Region>
+  void run(Region region, const op_list<const matrix_value>& in, const op_list<const Row>& row_list,
+           const tile& at, float* slots, const matrix_view<float>& out) const {
     const auto slot = [&](index_t step) {
-      return matrix_view<float>(slots + slot_[static_cast<std::size_t>(step)] * at.rows * at.columns, at.rows,
-                                at.columns);
+      return slots + slot_[static_cast<std::size_t>(step)] * at.rows * at.columns;
     };
-    const auto matrix = [&](const element_operand& o) -> matrix_view<const float> {
-      return o.of == element_operand::from::step ? matrix_view<const float>(slot(o.at))
-                                                 : at.of(in[o.at].view());
+    const auto operand = [&](const element_operand& o) -> place {
+      if (o.of == element_operand::from::step) return {slot(o.at), at.columns};
+      if (o.of == element_operand::from::row)
+        return {matrix_view<const float>(row_list[o.at]).row(0) + at.column, 0};
+      const matrix_view<const float> x = in[o.at].view();
+      return {x.row(at.row) + at.column, x.stride(0)};
     };
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       const element_step& step = steps_[i];
-      const matrix_view<float> to = i + 1 == steps_.size() ? at.of(out) : slot(static_cast<index_t>(i));
-      status s;
-      if (is_binary(step.function) && step.b.of == element_operand::from::row) {
-        const matrix_view<const float> row(row_list[step.b.at]);
-        const array_view<const float> part(row.row(0) + at.column, at.columns);
-        s = detail::apply_element(step.function, on, step.by, matrix(step.a), nullptr, &part, to);
-      } else {
-        const matrix_view<const float> other = is_binary(step.function) ? matrix(step.b) : matrix(step.a);
-        s = detail::apply_element(step.function, on, step.by, matrix(step.a), &other, nullptr, to);
-      }
-      if (!s) return s;
+      const bool last = i + 1 == steps_.size();
+      const place a = operand(step.a), b = is_binary(step.function) ? operand(step.b) : a;
+      apply_block(region, step.function,
+                  detail::element_block{
+                      a.first, b.first, last ? out.row(at.row) + at.column : slot(static_cast<index_t>(i)),
+                      a.stride, b.stride, last ? out.stride(0) : at.columns, at.rows, at.columns, step.by});
     }
-    return {};
   }
   // A value has a slot until the last step that takes it, which may write to the same one.
   void give_slots() {
