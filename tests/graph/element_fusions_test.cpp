@@ -79,20 +79,21 @@ value<matrix_value> add_random_op(std::mt19937_64& random, step_graph& g, const 
                                   const std::vector<value<matrix_value>>& values,
                                   const std::vector<variable<row_type>>& rows) {
   const auto any = [&](const auto& of) { return of[random() % of.size()]; };
-  // Recent ones, so that chains are long.
-  const auto x = values[values.size() - 1 - random() % std::min<std::size_t>(values.size(), 4)];
+  // Mostly the last one and a matrix that is read, so that there are large trees.
+  const auto x = random() % 4 != 0 ? values.back() : any(values);
+  const auto y = random() % 3 != 0 ? values[random() % 3] : any(values);
   const float by = static_cast<float>(random() % 9) / 4 - 1;
   switch (random() % 18) {
     case 0:
     case 1:
-      return g.add(name, add_op{}, x, any(values));
+      return g.add(name, add_op{}, x, y);
     case 2:
-      return g.add(name, subtract_op{}, any(values), x);
+      return g.add(name, subtract_op{}, y, x);
     case 3:
     case 4:
-      return g.add(name, multiply_op{}, x, any(values));
+      return g.add(name, multiply_op{}, x, y);
     case 5:
-      return g.add(name, divide_op{}, x, any(values));
+      return g.add(name, divide_op{}, x, y);
     case 6:
       return g.add(name, add_row_op<>{}, x, g.read(any(rows)));
     case 7:
@@ -182,7 +183,7 @@ TEST_CASE("element_fusions: random graphs of element-wise ops give the bits of t
   }
   CHECK(fused > 10 * static_cast<std::size_t>(rounds));
   CHECK(left > static_cast<std::size_t>(rounds));
-  CHECK(most_steps >= 8);
+  CHECK(most_steps >= (DEEPREC_TEST_SANITIZED ? 5 : 10));
 }
 
 TEST_CASE("element_fusions: what others read, other roles and GELU with erf end an expression") {
