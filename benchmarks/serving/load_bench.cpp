@@ -53,6 +53,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/ops/column_ops.hpp>
 #include <deeprec/graph/ops/dense_ops.hpp>
 #include <deeprec/graph/step/step_program.hpp>
 #include <deeprec/plan/task_plan.hpp>

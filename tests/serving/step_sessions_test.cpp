@@ -26,6 +26,7 @@
 #include <deeprec/embedding/tables/dense_table.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/graph/ops/column_ops.hpp>
 #include <deeprec/graph/ops/dense_ops.hpp>
 #include <deeprec/graph/step/step_program.hpp>
 #include <deeprec/memory/counting_resource.hpp>
