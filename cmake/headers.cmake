@@ -253,6 +253,7 @@ set(DEEPREC_HEADERS
     include/deeprec/embedding/training/detail/device_row_step.hpp
     include/deeprec/embedding/training/detail/device_update.hpp
     include/deeprec/embedding/training/detail/gather_gradients.hpp
+    include/deeprec/embedding/training/detail/place_gradients.hpp
     include/deeprec/embedding/training/detail/position_dots.inl
     include/deeprec/embedding/training/detail/update_job.hpp
     include/deeprec/embedding/training/gradient.cuh
@@ -423,6 +424,7 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/column_sums_kernels.hpp
     include/deeprec/ops/detail/copy_rows.inl
     include/deeprec/ops/detail/copy_rows_kernels.hpp
+    include/deeprec/ops/detail/distinct_ids.hpp
     include/deeprec/ops/detail/dynamic_stitch.inl
     include/deeprec/ops/detail/dynamic_stitch_args.hpp
     include/deeprec/ops/detail/dynamic_stitch_job.hpp
@@ -430,6 +432,7 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/expression_checks.hpp
     include/deeprec/ops/detail/expression_nodes.hpp
     include/deeprec/ops/detail/expression_operands.hpp
+    include/deeprec/ops/detail/partition_list.hpp
     include/deeprec/ops/detail/row_select.inl
     include/deeprec/ops/detail/row_select_args.hpp
     include/deeprec/ops/detail/tile.inl
@@ -438,6 +441,8 @@ set(DEEPREC_HEADERS
     include/deeprec/ops/detail/transpose_args.hpp
     include/deeprec/ops/dynamic_stitch.hpp
     include/deeprec/ops/expression.hpp
+    include/deeprec/ops/owner_rules.hpp
+    include/deeprec/ops/partition_unique.hpp
     include/deeprec/ops/row_select.cuh
     include/deeprec/ops/row_select.hpp
     include/deeprec/ops/tile.hpp

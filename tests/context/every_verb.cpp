@@ -176,6 +176,13 @@ void every_lookup_and_update(verb_check& check) {
   check("row_gradients", [&](const verb_context& ctx) {
     return row_gradients(ctx, rows, in.batch(), combiner::mean, in.gradient(), gradient);
   });
+  std::vector<std::int64_t> times(static_cast<std::size_t>(rows));
+  for (const std::int64_t id : in.ids) ++times[static_cast<std::size_t>(id)];
+  std::vector<float> of_slots(static_cast<std::size_t>(rows * width));
+  check("row_gradients over slots", [&](const verb_context& ctx) {
+    return row_gradients(ctx, times, in.batch(), combiner::mean, in.gradient(),
+                         matrix_view(of_slots.data(), rows, width));
+  });
   check("weight_gradients", [&](const verb_context& ctx) {
     return weight_gradients(ctx, table, in.batch(), combiner::mean, in.gradient(),
                             std::span<float>(floats).first(in.ids.size()));
@@ -200,6 +207,10 @@ void every_other_sparse_verb(verb_check& check) {
 
   unique_ids<> numbers(&memory);
   check("unique", [&](const verb_context& ctx) { return unique(ctx, in.ids, numbers); });
+  unique_parts<> of_owners(&memory);
+  check("partition_unique", [&](const verb_context& ctx) {
+    return partition_unique(ctx, in.ids, owner_by_modulo(2), of_owners);
+  });
   unique_rows<> different(&memory);
   check("dedup_rows", [&](const verb_context& ctx) {
     return dedup_rows(ctx, matrix_view<const std::int64_t>(in.ids.data(), in.n() / 2, 2), different);
@@ -257,6 +268,11 @@ void every_other_sparse_verb(verb_check& check) {
   std::vector<std::int32_t> inverse(ids.size()), counts(ids.size());
   const unique_out<std::int64_t, std::int32_t> numbers_given{ids, inverse, counts, {&skipped, 1}};
   check("unique, given", [&](const verb_context& ctx) { return unique(ctx, in.ids, numbers_given); });
+  std::vector<std::int32_t> starts(3);
+  const unique_parts_out<std::int64_t, std::int32_t> owners_given{ids, starts, inverse, counts};
+  check("partition_unique, given", [&](const verb_context& ctx) {
+    return partition_unique(ctx, in.ids, owner_by_modulo(2), owners_given);
+  });
   std::vector<index_t> permutation(ids.size()), begins(4);
   const partition_out<> parts_given{inverse, permutation, begins, ids};
   check("partition, given", [&](const verb_context& ctx) {

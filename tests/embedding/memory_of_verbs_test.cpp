@@ -36,6 +36,7 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 #include <deeprec/ops/dedup_rows.hpp>
+#include <deeprec/ops/partition_unique.hpp>
 #include <deeprec/ops/row_select.hpp>
 #include <deeprec/ops/unique.hpp>
 #include <deeprec/optim/apply_row.hpp>
@@ -410,6 +411,14 @@ const verb every_verb[] = {
                                   pooling{combiner::mean, bounds::skip(skipped)}, given().of_out(), out);
            });
      }},
+    {"row_gradients over slots", true,
+     [](memory_of_outputs) {
+       auto counts = std::make_shared<std::vector<std::int64_t>>(static_cast<std::size_t>(rows));
+       for (const std::int64_t id : given().ids) ++(*counts)[static_cast<std::size_t>(id)];
+       return into_matrix(rows, width, [=](const here_context& ctx, matrix_view<float> out, index_t&) {
+         return row_gradients(ctx, *counts, given().batch(), combiner::mean, given().of_out(), out);
+       });
+     }},
     {"weight_gradients", false,
      [](memory_of_outputs) {
        return into_matrix(1, given().n(), [](const here_context& ctx, matrix_view<float> out, index_t&) {
@@ -429,6 +438,12 @@ const verb every_verb[] = {
        return into_owner<unique_ids<std::int64_t, std::int32_t>>(
            memory,
            [](const here_context& ctx, auto& out, auto&, index_t&) { return unique(ctx, given().ids, out); });
+     }},
+    {"partition_unique", true,
+     [](memory_of_outputs memory) {
+       return into_owner<unique_parts<>>(memory, [](const here_context& ctx, auto& out, auto&, index_t&) {
+         return partition_unique(ctx, given().wide, owner_by_modulo(3), out);
+       });
      }},
     {"dedup_rows", true,
      [](memory_of_outputs memory) {
@@ -489,6 +504,17 @@ const verb every_verb[] = {
        return verb_call{[=](const here_context& ctx) {
                           return unique(ctx, given().wide,
                                         unique_out<>{(*to)[0], (*to)[1], (*to)[2], (*to)[3]});
+                        },
+                        [=] { return show_all((*to)[0], (*to)[1], (*to)[2], (*to)[3]); }};
+     }},
+    {"partition_unique: memory of the caller", true,
+     [](memory_of_outputs) {
+       using numbers = std::vector<std::int64_t>;
+       auto to = std::make_shared<std::vector<numbers>>(4, numbers(given().ids.size(), -7));
+       return verb_call{[=](const here_context& ctx) {
+                          return partition_unique(ctx, given().wide, owner_by_modulo(3),
+                                                  unique_parts_out<>{(*to)[0], array_view((*to)[1].data(), 4),
+                                                                     (*to)[2], (*to)[3]});
                         },
                         [=] { return show_all((*to)[0], (*to)[1], (*to)[2], (*to)[3]); }};
      }},
@@ -856,6 +882,9 @@ TEST_CASE("every verb with an output that grows: an output that owns any byte of
   check_ownership<unique_ids<>>("unique", {input("ids", ids)}, [&](places at, auto& out) {
     return unique(here, std::span<const std::int64_t>(id(at[0]), 4), out);
   });
+  check_ownership<unique_parts<>>("partition_unique", {input("ids", ids)}, [&](places at, auto& out) {
+    return partition_unique(here, std::span<const std::int64_t>(id(at[0]), 4), owner_by_modulo(2), out);
+  });
   check_ownership<partitioned_ids<>>("partition", {input("ids", good)}, [&](places at, auto& out) {
     return partition(here, std::span<const std::int64_t>(id(at[0]), 4), 9, 2, partition_strategy::mod, out);
   });
@@ -885,4 +914,7 @@ TEST_CASE("every verb with an output that grows: a batch without memory owns not
   CHECK(out.ids == std::pmr::vector<std::int64_t>{7, 7});
   unique_ids<> different;
   CHECK(unique(here, std::span<const std::int64_t>(), different).ok());
+  unique_parts<> of_owners;
+  CHECK(partition_unique(here, std::span<const std::int64_t>(), owner_by_modulo(2), of_owners).ok());
+  CHECK(of_owners.first == std::pmr::vector<std::int64_t>(3));
 }

@@ -99,6 +99,8 @@ void stages(Executor& executor, const Batch& batch, const Strategy& how, matrix_
   expect(fill_empty_bags(executor, valid.view(), id_type{0}, filled, empty));
   unique_ids<id_type, std::int32_t> different;
   expect(unique(executor, filled.ids, different));
+  unique_parts<id_type, std::int32_t> of_owners;
+  expect(partition_unique(executor, filled.ids, owner_by_modulo(2), of_owners));
   partitioned_ids<id_type> parts;
   expect(partition(executor, different.ids, out.extent(0), 2, how, parts));
   expect(partition(executor, different.ids, out.extent(0), 2, how, bounds::skip(dropped), parts));
@@ -110,6 +112,9 @@ void stages(Executor& executor, const Batch& batch, const Strategy& how, matrix_
   expect(fill_empty_bags(executor, valid.view(), id_type{0}, given, empty));
   expect(unique(executor, filled.ids,
                 unique_out<id_type, std::int32_t>{some_ids, numbers, counts, {&dropped, 1}}));
+  const std::vector<std::uint16_t> owner_of(owner_by_slots::slots);
+  expect(partition_unique(executor, filled.ids, owner_by_slots{owner_of, 2},
+                          unique_parts_out<id_type, std::int32_t>{some_ids, of_parts, numbers, counts}));
   expect(partition(executor, different.ids, out.extent(0), 2, how, bounds::check,
                    partition_out<id_type, std::int32_t>{numbers, spare, of_parts, some_ids}));
   const auto table = as_table(out);
@@ -346,6 +351,7 @@ int deeprec_instantiate(const void* memory, float* floats, index_t n) {
   expect(lookup(ctx, group, of_features, std::vector<matrix_view<float>>(2)));
   sparse_gradient of_rows;
   expect(row_gradients(pool, n, bags.view(), combiner::mean, in, of_rows));
+  expect(row_gradients(pool, of_rows.rows, bags.view(), combiner::mean, in, out));
   expect(weight_gradients(here, f32.view(), bags.view(), combiner::sqrtn, in, std::span<float>(floats, 8)));
 
   // Readers.

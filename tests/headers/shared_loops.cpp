@@ -43,6 +43,7 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(update(here, updates, of_features, in, adagrad{}));
   sparse_gradient of_rows;
   expect(row_gradients(here, n, bags, combiner::sum, in, of_rows));
+  expect(row_gradients(here, of_rows.rows, bags, combiner::sum, in, out));
   expect(weight_gradients(here, table.view(), bags, combiner::sum, in, std::span<float>(floats, 8)));
   expect(quantize(here, in, int8s.view()));
   expect(quantize(here, in, int4s.view()));
@@ -57,12 +58,17 @@ int deeprec_shared_loops(float* floats, const std::int64_t* ids, index_t n) {
   expect(fill_empty_bags(here, valid.view(), 0, filled, empty));
   unique_ids<> different;
   expect(unique(here, filled.ids, different));
+  unique_parts<> of_owners;
+  expect(partition_unique(here, filled.ids, owner_by_modulo(2), of_owners));
   partitioned_ids<> dealt;
   expect(partition(here, different.ids, n, 2, partition_strategy::div, dealt));
   expect(partition(here, filled.ids, n, 2, partition_strategy::div, bounds::skip,
                    partition_out<>{dealt.part, dealt.permutation, dealt.offsets, different.ids}));
   expect(unique(here, filled.ids,
                 unique_out<>{different.ids, different.inverse, different.counts, {&dropped, 1}}));
+  expect(partition_unique(
+      here, filled.ids, owner_by_modulo(2),
+      unique_parts_out<>{different.ids, of_owners.first, different.inverse, different.counts}));
   const jagged_out<> given{valid.offsets, valid.ids, {}};
   expect(to_jagged(here, entries, given));
   expect(prune_invalid(here, bags, prune_rule::by_id, given));

@@ -4,7 +4,7 @@
 //   number   0 1 0 2 1
 //
 // The table has 2 to 4 times as many entries as there are keys. Where it does not fit the second-level cache,
-// entries are prefetched, and then the keys that they refer to.
+// entries are prefetched, and then the keys that they refer to. Small ids are their own entries.
 #pragma once
 
 #include <algorithm>
@@ -66,6 +66,32 @@ void number_keys(std::span<std::uint32_t> table, index_t n, Keys& keys, Index* n
       }
     }
   }
+}
+
+/// Small ids need no hash: a table indexed by id holds their numbers.
+template <class Id, class Index, class Keys>
+void number_small_ids(std::span<std::uint32_t> table, std::span<const Id> ids, Keys& keys, Index* inverse) {
+  std::uint32_t* const numbers = table.data();
+  std::uint32_t known = 0;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    std::uint32_t& seen = numbers[static_cast<std::size_t>(ids[k])];
+    if (seen == 0) {
+      inverse[k] = static_cast<Index>(known);
+      seen = ++known;
+      keys.add(static_cast<index_t>(k));
+    } else {
+      inverse[k] = static_cast<Index>(seen - 1);
+      keys.again(seen - 1);
+    }
+  }
+}
+
+/// The bitwise or of all ids: no id is larger, as an unsigned number.
+template <class Id>
+std::uint64_t bits_of_all(std::span<const Id> ids) noexcept {
+  std::uint64_t all = 0;
+  for (const Id id : ids) all |= static_cast<std::uint64_t>(id);
+  return all;
 }
 
 }}}}  // namespace deeprec::DEEPREC_ABI::detail::DEEPREC_UNIT

@@ -2,6 +2,8 @@
 //
 //   row_gradients(ctx, R, bags, pooling, g, out)   out.rows (U) ascending, out.values (U,D): one row for each
 //                                                  row of the table that the batch used
+//   row_gradients(ctx, counts, bags, pooling, g, out (U,D))
+//                                                  the same, of a batch over slots that come counts[slot] times
 //   weight_gradients(ctx, table, bags, pooling, g, out (N))
 //
 // g is the gradient of lookup's output (B,D), `pooling` the one that lookup was given. To apply row gradients
@@ -15,6 +17,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/id_range.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
@@ -29,6 +32,7 @@
 #include <deeprec/embedding/tables/row_format.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
 #include <deeprec/embedding/training/detail/gather_gradients.hpp>
+#include <deeprec/embedding/training/detail/place_gradients.hpp>
 #include <deeprec/embedding/training/sparse_gradient.hpp>
 #include <deeprec/simd/dispatch.hpp>
 #include <deeprec/simd/vectors.hpp>
@@ -95,6 +99,48 @@ DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor,
   }
   return detail::or_out_of_memory("row_gradients",
                                   [&] { return detail::gather_gradients(ctx, rows, gradient, out); });
+}
+
+/// The same for a batch whose ids are slots: row s of out is the gradient of slot s. How often each slot
+/// comes is known, as from partition_unique, so nothing is sorted.
+///
+/// @shape    counts (U), as data() and size() · bags as given to lookup of U rows · gradient of lookup's
+///           output (B,D) · out (U,D), any row stride
+/// @dtype    counts: integers of 32 or 64 bits; the rest f32
+/// @space    host
+/// @pre      counts[s] is the number of positions with id s, those that the pooling leaves out as well
+/// @post     a row of which the pooling leaves out every position is zeros
+/// @numerics the bits of row_gradients
+/// @cost     O(N*D + U*D); about 12 bytes per id, 16 per slot and 4 * D per 4096 ids from the context's
+///           resource. Places on the calling thread, sums on all
+/// @threads  reentrant
+/// @error    as lookup; shape_mismatch for out and for a null gradient; invalid_value (row) for the first
+///           slot whose count is another; unsupported when out shares memory with an input. On an error
+///           nothing is written
+/// @example  @snippet tests/embedding/slot_gradients_test.cpp row_gradients_slots
+template <class Context, IdRange Counts, BagBatch Bags, class Pooling>
+DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor, const Counts& counts, const Bags& bags,
+                                      const Pooling& pooling, matrix_view<const float> gradient,
+                                      matrix_view<float> out) {
+  const auto ctx = detail::as_context(context_or_executor);
+  const auto list = id_view(counts);
+  const detail::host_call call(ctx, "row_gradients",
+                               detail::in_spaces<typename Bags::space, typename decltype(list)::space>);
+  if (!call) return call.stopped();
+  detail::check_row_gradients_pooling<detail::pooling_for<Pooling>>();
+  status s = detail::check_gradient(gradient, out.extent(1), bags.bags(), detail::row_gradients_texts);
+  if (s.ok()) {
+    s = detail::expect_size(out.extent(0), list.size(),
+                            "row_gradients: out.extent(0) must be the number of counts U");
+  }
+  if (s.ok()) s = out.validate("row_gradients: out must not be null");
+  if (s.ok() && !list.valid()) s = {errc::shape_mismatch, "row_gradients: counts must not be null"};
+  if (!s.ok()) return s.in_operation("row_gradients");
+  return detail::or_out_of_memory("row_gradients", [&] {
+    return detail::place_gradients(
+        ctx, detail::unresolved_rows(detail::numbered_rows{list.size()}, bags, detail::as_pooling(pooling)),
+        list, gradient, out);
+  });
 }
 
 namespace detail {

@@ -43,6 +43,31 @@ struct backward_size {
   [[nodiscard]] index_t sum_floats() const noexcept { return capped_sum(capped_round_up(width, 16), 16); }
 };
 
+/// Gradients in the order of groups.
+struct grouped_gradients {
+  const std::byte* const* gradients;
+  const float* scales;    // null: all are 1
+  const index_t* starts;  // group g has [starts[g], starts[g + 1])
+};
+
+/// Arguments for pooling them; the caller sets out and its stride. positions: of all groups; bags: the number
+/// of different gradients.
+inline gradient_args gradients_of_groups(const grouped_gradients& of, index_t positions, index_t bags,
+                                         index_t width, const kernel_tuning* tuning) noexcept {
+  gradient_args args{};
+  args.row_of = {of.gradients, 0};
+  args.ranges = detail::offset_ranges<index_t>{of.starts, -1, -1};
+  args.weights = of.scales;
+  args.table_rows = bags;
+  args.width = width;
+  args.end_position = positions;
+  args.tuning = tuning;
+  args.divide = divide_by::one;
+  args.empty = when_empty::zeros;
+  args.stored = when_stored::overwrite;
+  return args;
+}
+
 class backward_pass {
  public:
   /// Total bytes of a pass of that size.
@@ -167,27 +192,21 @@ class backward_pass {
 
   /// Arguments for pooling the gradients of the groups; the caller sets out.
   [[nodiscard]] gradient_args pooled() const noexcept {
-    gradient_args args{};
-    args.row_of = {gradients_.data(), 0};
-    args.ranges = detail::offset_ranges<index_t>{groups_->starts(), -1, -1};
-    args.weights = scales_.empty() ? nullptr : scales_.data();
-    args.table_rows = bags_;
-    args.width = size_.width;
-    args.end_position = groups_->size();
-    args.tuning = tuning_;
+    gradient_args args = gradients_of_groups(
+        {gradients_.data(), scales_.empty() ? nullptr : scales_.data(), groups_->starts()}, groups_->size(),
+        bags_, size_.width, tuning_);
     args.out_stride = size_.width;
-    args.divide = divide_by::one;
-    args.empty = when_empty::zeros;
-    args.stored = when_stored::overwrite;
     return args;
   }
 
- private:
+  /// Whether the gradients of a batch have factors.
   template <class Resolution>
   static bool is_scaled(const Resolution& rows) noexcept {
     return divisor_of<typename Resolution::pooling_type::combiner>() != divide_by::one ||
            rows.bags().weights() != nullptr;
   }
+
+ private:
   void take_scales() {
     if (!scale_of_.empty()) return;
     scale_of_ = block_.take<float>(size_.positions);
