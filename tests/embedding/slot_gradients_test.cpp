@@ -1,5 +1,5 @@
-// row_gradients of a batch over slots, in memory of the caller: against row_gradients of the same batch, bit by
-// bit, and against sums of floats one after another.
+// row_gradients of a batch over slots, in memory of the caller: against row_gradients of the same batch, bit
+// by bit, and against sums of floats one after another.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -117,15 +117,18 @@ TEST_CASE("row_gradients over slots: the bits of row_gradients, for every shape,
       check_same(view, counts, pooling{combiner::mean, padding::id{3}}, gradient);
       check_same(view, counts, pooling{combiner::mean, padding::prune}, gradient);
       check_same(view, counts, pooling{combiner::sum, empty_bag::default_row{5}}, gradient);
-      check_same(view, counts, pooling{combiner::sqrtn, empty_bag::default_row{36}, padding::id{0}}, gradient);
+      check_same(view, counts, pooling{combiner::sqrtn, empty_bag::default_row{36}, padding::id{0}},
+                 gradient);
     }
     // Ids that are no slots, where they are skipped: in no count.
     for (std::size_t k = 0; k < made.ids.size(); k += 7) made.ids[k] = k % 2 == 0 ? -1 : slots;
-    check_same(made.view(), counts_of(made.ids, slots), pooling{combiner::mean, bounds::skip(skipped)}, gradient);
+    check_same(made.view(), counts_of(made.ids, slots), pooling{combiner::mean, bounds::skip(skipped)},
+               gradient);
   }
 }
 
-TEST_CASE("row_gradients over slots: one id in each bag, in every form, and slots of more than 4096 positions") {
+TEST_CASE(
+    "row_gradients over slots: one id in each bag, in every form, and slots of more than 4096 positions") {
   std::mt19937_64 random(seed() + 2);
   for (const index_t n : {1, 100, 20000}) {
     for (const index_t width : {1, 16, 33}) {
@@ -255,7 +258,8 @@ TEST_CASE("row_gradients over slots: bad input is said, and nothing is written")
   CHECK(code(counts, bags, gradient, {floats.data(), 2, 4, 3}) == errc::shape_mismatch);
   CHECK(code(counts, bags, {nullptr, 2, 4}, out) == errc::shape_mismatch);
   CHECK(code(counts, bags, {g.data(), 1, 4}, out) == errc::shape_mismatch);
-  CHECK(code(list(static_cast<const std::int64_t*>(nullptr), 2), bags, gradient, out) == errc::shape_mismatch);
+  CHECK(code(list(static_cast<const std::int64_t*>(nullptr), 2), bags, gradient, out) ==
+        errc::shape_mismatch);
   CHECK(code(list(counts).first(1), bags, gradient, {floats.data(), 1, 4}) == errc::id_out_of_range);
   CHECK(code(counts, jagged_view<>(offsets.data(), 2, ids.data(), 3, weights.data()), gradient, out) ==
         errc::weight_is_nan);

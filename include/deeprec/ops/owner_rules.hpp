@@ -1,11 +1,11 @@
 // Which of n owners an id belongs to, and what it is called there: the rules of partition_unique.
 //
-//   owner_by_modulo(3)    id        7 -1  4          owner_by_slots{table, 3}   owner    table[mix64(id) mod 65,536]
-//                         owner     1  2  1                                     local    the id
-//                         local     2 -1  1
+//   owner_by_modulo(3)   id      7 -1  4        owner_by_slots{table, 3}   owner   table[mix64(id) % 65536]
+//                        owner   1  2  1                                   local   the id
+//                        local   2 -1  1
 //
-// A rule of your own is a type with owners() and operator(): see OwnerRule. Not here: rows of a table in parts
-// (embedding/batches/partition_strategy.hpp).
+// A rule of your own is a type with owners() and operator(): see OwnerRule. Not here: rows of a table in
+// parts (embedding/batches/partition_strategy.hpp).
 #pragma once
 
 #include <bit>
@@ -46,7 +46,7 @@ class owner_by_modulo {
   /// @pre owners > 0; check() reports it
   explicit constexpr owner_by_modulo(index_t owners) noexcept
       : owners_(owners < 1 ? 0 : static_cast<std::uint64_t>(owners)),
-        reciprocal_(owners < 1 ? 0 : ~std::uint64_t{0} / owners_),
+        reciprocal_(owners < 1 ? 0 : ~std::uint64_t{0} / owners_ + 1),
         shift_(std::has_single_bit(owners_) ? std::countr_zero(owners_) : -1) {}
 
   [[nodiscard]] constexpr index_t owners() const noexcept { return static_cast<index_t>(owners_); }
@@ -58,18 +58,23 @@ class owner_by_modulo {
   [[nodiscard]] constexpr owned_id<Id> operator()(Id id) const noexcept {
     const auto bits = static_cast<std::uint64_t>(id);
     if (shift_ >= 0) {
-      return {static_cast<index_t>(bits & (owners_ - 1)), static_cast<Id>(shift_ < most_shift<Id> ? id >> shift_ : id < 0 ? -1 : 0)};
+      return {static_cast<index_t>(bits & (owners_ - 1)),
+              static_cast<Id>(shift_ < most_shift<Id> ? id >> shift_
+                              : id < 0                ? -1
+                                                      : 0)};
     }
     // Of a negative id by its complement: floor(id / n) = ~floor(~id / n).
     const std::uint64_t flipped = id < 0 ? ~std::uint64_t{0} : 0;
     const std::uint64_t x = bits ^ flipped;
-    // The quotient by a product: at most one too small.
+    // The quotient by a product: at most one too large, and that for large ids only.
     auto quotient = static_cast<std::uint64_t>((static_cast<detail::uint128>(x) * reciprocal_) >> 64);
     std::uint64_t rest = x - quotient * owners_;
-    const bool one_more = rest >= owners_;
-    quotient += one_more ? 1 : 0;
-    rest -= one_more ? owners_ : 0;
-    return {static_cast<index_t>((rest ^ flipped) + (flipped & owners_)), static_cast<Id>(quotient ^ flipped)};
+    if (rest >= owners_) [[unlikely]] {
+      --quotient;
+      rest += owners_;
+    }
+    return {static_cast<index_t>((rest ^ flipped) + (flipped & owners_)),
+            static_cast<Id>(quotient ^ flipped)};
   }
 
  private:
@@ -77,8 +82,8 @@ class owner_by_modulo {
   static constexpr int most_shift = static_cast<int>(sizeof(Id) * 8);
 
   std::uint64_t owners_;
-  std::uint64_t reciprocal_;
-  int shift_;  // -1: owners is no power of two
+  std::uint64_t reciprocal_;  // 2^64 / owners, rounded up
+  int shift_;                 // -1: owners is no power of two
 };
 
 /// Owner by a table of 65,536 virtual slots, local id the id: rows move to other owners by another table.
@@ -94,7 +99,8 @@ struct owner_by_slots {
   [[nodiscard]] constexpr index_t owners() const noexcept { return n; }
   [[nodiscard]] constexpr status check() const noexcept {
     if (n < 1) return {errc::invalid_value, "owner_by_slots: owners must be at least 1"};
-    if (owner_of.data() == nullptr) return {errc::shape_mismatch, "owner_by_slots: owner_of must not be null"};
+    if (owner_of.data() == nullptr)
+      return {errc::shape_mismatch, "owner_by_slots: owner_of must not be null"};
     return detail::expect_size(owner_of.size(), slots, "owner_by_slots: owner_of must have 65,536 owners");
   }
 

@@ -98,10 +98,12 @@ DEEPREC_PER_UNIT status partition_list(const Context& ctx, const array_view<cons
     return {errc::unsupported, "partition_unique: out must share no memory with the ids or the rule"};
   }
   const std::span<const Id> ids(list);
-  constexpr index_t most = short_list<Id>::most;
-  if (list.size() <= most && static_cast<index_t>(rule.owners()) <= most)
-    return partition_numbered<short_list<Id>>(ctx, ids, rule, out);
-  return partition_numbered<long_list<Id>>(ctx, ids, rule, out);
+  if (list.size() > most_short_ids || static_cast<index_t>(rule.owners()) > most_short_ids)
+    return partition_numbered(ctx, long_list<Id>(ids), ids, rule, out);
+  std::uint64_t largest = 0;
+  if (all_below(ids, 8 * ids.size(), largest))
+    return partition_numbered(ctx, direct_list<Id>(ids, largest), ids, rule, out);
+  return partition_numbered(ctx, short_list<Id>(ids), ids, rule, out);
 }
 
 /// The ids of a list for a result with ids of type Id.
@@ -114,9 +116,10 @@ auto list_to_part(const Ids& ids) noexcept {
   static_assert(std::is_same_v<typename decltype(list)::value_type, Id>,
                 "deeprec::partition_unique: out holds ids of another type. Fix: unique_parts<Id> of the "
                 "list's type.");
-  static_assert(OwnerRule<Rule, Id>,
-                "deeprec::partition_unique: no owner rule for these ids. Fix: owner_by_modulo, owner_by_slots, "
-                "or a type with owners() and operator()(id) that returns owned_id<Id>.");
+  static_assert(
+      OwnerRule<Rule, Id>,
+      "deeprec::partition_unique: no owner rule for these ids. Fix: owner_by_modulo, owner_by_slots, "
+      "or a type with owners() and operator()(id) that returns owned_id<Id>.");
   return list;
 }
 
@@ -129,8 +132,8 @@ auto list_to_part(const Ids& ids) noexcept {
 /// @dtype    ids of 32 or 64 bits, any value; slots and counts of 32 or 64 bits
 /// @space    host
 /// @pre      rule gives different ids different places; else the ids of one place have a slot each
-/// @post     rule(ids[k]) is {o, out.ids[s]} with s = out.slots[k], out.first[o] <= s < out.first[o+1] · of an
-///           owner's ids, one that came first in the list comes first · the counts sum to N
+/// @post     rule(ids[k]) is {o, out.ids[s]} with s = out.slots[k], out.first[o] <= s < out.first[o+1] · an
+///           owner's ids are in the order of their first appearance · the counts sum to N
 /// @numerics exact
 /// @cost     O(N + n) expected, on the calling thread, with a call of the rule for each distinct id: four
 ///           passes over the list without a branch on the ids, and two over the distinct ids. From the

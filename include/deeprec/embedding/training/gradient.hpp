@@ -3,7 +3,7 @@
 //   row_gradients(ctx, R, bags, pooling, g, out)   out.rows (U) ascending, out.values (U,D): one row for each
 //                                                  row of the table that the batch used
 //   row_gradients(ctx, counts, bags, pooling, g, out (U,D))
-//                                                  the same, of a batch over slots that come counts[slot] times
+//                                                  of a batch over slots; counts: how often each comes
 //   weight_gradients(ctx, table, bags, pooling, g, out (N))
 //
 // g is the gradient of lookup's output (B,D), `pooling` the one that lookup was given. To apply row gradients

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include <deeprec/core/array_view.hpp>
@@ -40,24 +41,25 @@ void size_parts(Out& out, std::size_t distinct, std::size_t owners, std::size_t 
   }
 }
 
-/// The body of partition_unique, for a list of distinct_ids.hpp.
+/// The body of partition_unique, for a list (distinct_ids.hpp) of its ids.
 template <class List, class Context, class Id, class Rule, class Out>
-status partition_numbered(const Context& ctx, std::span<const Id> ids, const Rule& rule, Out& out) {
+status partition_numbered(const Context& ctx, List list, std::span<const Id> ids, const Rule& rule,
+                          Out& out) {
   using number_type = typename List::number_type;
   using index_type = typename Out::index_type;
+  using place_type = std::conditional_t<sizeof(number_type) == 2, std::uint32_t, std::uint64_t>;
+  constexpr int bits = 8 * sizeof(number_type);
   const auto n = static_cast<index_t>(ids.size());
   const auto owners = static_cast<index_t>(rule.owners());
-  List list(ids);
   index_t bytes = list.bytes();
-  const index_t numbers = scratch_block::bytes_of<number_type>(n);
-  for (const index_t part :
-       {numbers, numbers, scratch_block::bytes_of<Id>(n), scratch_block::bytes_of<std::uint32_t>(owners)}) {
+  for (const index_t part : {scratch_block::bytes_of<place_type>(n), scratch_block::bytes_of<Id>(n),
+                             scratch_block::bytes_of<std::uint32_t>(owners)}) {
     bytes = capped_sum(bytes, part);
   }
   scratch_block block(ctx.memory, bytes);
   list.find(block);
-  number_type* const owner_of = block.take<number_type>(n).data();  // of a distinct id
-  number_type* const among = block.take<number_type>(n).data();     // its number among its owner's
+  // Of a distinct id: its owner, and its number among its owner's.
+  place_type* const places = block.take<place_type>(n).data();
   Id* const local = block.take<Id>(n).data();
   std::uint32_t* const starts = block.take<std::uint32_t>(owners).data();  // counts of owners, then first
   std::fill_n(starts, static_cast<std::size_t>(owners), 0U);
@@ -69,9 +71,8 @@ status partition_numbered(const Context& ctx, std::span<const Id> ids, const Rul
               "partition_unique: rule must give an owner in [0, owners())",
               {.position = list.first_position(u), .value = place.owner, .at_most = owners - 1}};
     }
-    owner_of[u] = static_cast<number_type>(place.owner);
+    places[u] = static_cast<place_type>(place.owner) << bits | starts[place.owner]++;
     local[u] = place.local;
-    among[u] = static_cast<number_type>(starts[place.owner]++);
   }
   size_parts(out, static_cast<std::size_t>(distinct), static_cast<std::size_t>(owners), ids.size());
   index_type* const first = out.first.data();
@@ -83,17 +84,16 @@ status partition_numbered(const Context& ctx, std::span<const Id> ids, const Rul
   first[owners] = static_cast<index_type>(next);
   Id* const to = out.ids.data();
   index_type* const counts = out.counts.data();
-  number_type* const slot_of = list.spare();  // of a number
   for (index_t u = 0; u < distinct; ++u) {
-    const std::uint32_t slot = starts[owner_of[u]] + among[u];
-    slot_of[list.number(u)] = static_cast<number_type>(slot);
+    const std::uint32_t slot =
+        starts[places[u] >> bits] + static_cast<std::uint32_t>(static_cast<number_type>(places[u]));
+    list.set_slot(u, static_cast<number_type>(slot));
     to[slot] = local[u];
-    counts[u] = 0;
   }
+  std::fill_n(counts, static_cast<std::size_t>(distinct), index_type{0});
   index_type* const slots = out.slots.data();
-  const number_type* const number_of = list.numbers();
   for (index_t k = 0; k < n; ++k) {
-    const number_type slot = slot_of[number_of[k]];
+    const number_type slot = list.slot_at(k);
     slots[k] = static_cast<index_type>(slot);
     ++counts[slot];
   }

@@ -198,7 +198,8 @@ class placed_gradients {
     if constexpr (uses_all<Resolution> && divide == divide_by::one) {
       if (rows.is_one_hot() && weights == nullptr) {
         for (index_t b = 0, bags = bags_, first = rows.bags().first_position(); b < bags; ++b) {
-          if (!to.put(static_cast<index_t>(id_number(ids[first + b])), bytes_of(gradient, b), 1.0F)) [[unlikely]]
+          if (!to.put(static_cast<index_t>(id_number(ids[first + b])), bytes_of(gradient, b), 1.0F))
+              [[unlikely]]
             return false;
         }
         return true;
