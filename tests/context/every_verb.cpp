@@ -179,7 +179,7 @@ void every_lookup_and_update(verb_check& check) {
   std::vector<std::int64_t> times(static_cast<std::size_t>(rows));
   for (const std::int64_t id : in.ids) ++times[static_cast<std::size_t>(id)];
   std::vector<float> of_slots(static_cast<std::size_t>(rows * width));
-  check("row_gradients over slots", [&](const verb_context& ctx) {
+  check("row_gradients, over slots", [&](const verb_context& ctx) {
     return row_gradients(ctx, times, in.batch(), combiner::mean, in.gradient(),
                          matrix_view(of_slots.data(), rows, width));
   });
