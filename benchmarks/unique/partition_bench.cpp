@@ -27,19 +27,20 @@ namespace {
 using namespace deeprec;
 using list = std::span<const std::int64_t>;
 
-constexpr index_t batch = 2048, batches = 16, columns = 26, owners = 2;
+constexpr index_t batch = 2048, batches = 16, columns = 26;
 
 /// What a rank does without partition_unique.
 struct in_two_calls {
-  unique_ids<> found;
-  std::vector<std::int64_t> ids, first, slots, slot_of, next;
+  std::int64_t owners;  // known when the job starts
+  unique_ids<> found{};
+  std::vector<std::int64_t> ids{}, first{}, slots{}, slot_of{}, next{};
 
   void operator()(inline_executor& here, list in) {
     if (!unique(here, in, found)) std::abort();
     const std::size_t distinct = found.ids.size();
-    first.assign(owners + 1, 0);
+    first.assign(static_cast<std::size_t>(owners) + 1, 0);
     for (const std::int64_t id : found.ids) ++first[static_cast<std::size_t>(id % owners) + 1];
-    for (std::size_t o = 0; o < owners; ++o) first[o + 1] += first[o];
+    for (std::size_t o = 0; o + 1 < first.size(); ++o) first[o + 1] += first[o];
     next.assign(first.begin(), first.end() - 1);
     ids.resize(std::max(ids.size(), distinct));
     slot_of.resize(std::max(slot_of.size(), distinct));
@@ -93,9 +94,11 @@ void criteo(benchmark::State& state) {
     for (std::size_t b = 0; b < batches; ++b) use(list(all).subspan(b * batch * columns, batch * columns));
   };
   inline_executor here;
+  std::int64_t owners = 2;
+  benchmark::DoNotOptimize(owners);
   const owner_by_modulo rule(owners);
   unique_parts<> of_lists, of_whole;
-  in_two_calls two_of_lists, two_of_whole;
+  in_two_calls two_of_lists{.owners = owners}, two_of_whole{.owners = owners};
   for (auto _ : state) {
     bool same = true;
     const auto check = [&](list in) {
