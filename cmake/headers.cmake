@@ -2,6 +2,17 @@
 
 set(DEEPREC_HEADERS
     include/deeprec/calibrate.hpp
+    include/deeprec/comm.hpp
+    include/deeprec/comm/communicator.hpp
+    include/deeprec/comm/detail/exchange_checks.hpp
+    include/deeprec/comm/detail/mpi_flight.hpp
+    include/deeprec/comm/detail/thread_channel.hpp
+    include/deeprec/comm/exchange.hpp
+    include/deeprec/comm/message_header.hpp
+    include/deeprec/comm/message_room.hpp
+    include/deeprec/comm/mpi_options.hpp
+    include/deeprec/comm/mpi_ranks.hpp
+    include/deeprec/comm/thread_ranks.hpp
     include/deeprec/core.hpp
     include/deeprec/core/array_view.hpp
     include/deeprec/core/batch_traits.hpp

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deeprec/calibrate.hpp>
+#include <deeprec/comm.hpp>
 #include <deeprec/core.hpp>
 #include <deeprec/data.hpp>
 #include <deeprec/dense.hpp>

@@ -117,6 +117,12 @@ enum class access : unsigned char {
   epoch_next,    ///< the owner begins an epoch, after it unlinked
   epoch_seen,    ///< a reader reads the epoch
   unlink_fence,  ///< between the stores that unlink and the reads of places
+  // thread_channel (comm/)
+  letter_post,        ///< a rank hands its message over
+  letter_take,        ///< the receiver begins to copy it
+  letter_taken,       ///< it has copied it
+  letter_seen_taken,  ///< the sender reads that, and its block is its own again
+  letter_withdraw,    ///< the same where it takes its messages back
   // key_index (embedding/growing/)
   code_publish,     ///< a key's code, after its row and its key
   code_erase,       ///< the code of an erased key
@@ -165,6 +171,10 @@ enum class access : unsigned char {
   key_seen,      ///< the comparison
   key_again,     ///< the second look: after the code, the key is still there
   passed_count,  ///< how many keys went on from a bucket
+  letter_look,   ///< a receiver's guess
+  letter_back,   ///< a message that nobody has begun to copy is taken back
+  channel_end,   ///< a rank abandons a communicator, and the others see it
+  letter_free,   ///< a rank that has seen its letter taken may write the next one
   session_turn,  ///< the number of a request at a session_group
   statistic,     ///< counters, and first guesses of an exchange: nothing depends on the value read
 };

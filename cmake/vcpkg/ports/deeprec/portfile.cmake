@@ -10,6 +10,7 @@ vcpkg_check_features(
     cuda DEEPREC_CUDA
     farmhash DEEPREC_FARMHASH
     kernels DEEPREC_KERNELS
+    mpi DEEPREC_MPI
     onednn DEEPREC_ONEDNN
     zlib DEEPREC_ZLIB
     zstd DEEPREC_ZSTD)

@@ -1,0 +1,94 @@
+// What engines share: the header of a message, and whether one belongs to an exchange.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <deeprec/comm/exchange.hpp>
+#include <deeprec/comm/message_header.hpp>
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// The header of this rank's messages.
+inline message_header header_of(const exchange& x, std::uint32_t generation, std::size_t block) noexcept {
+  message_header h;
+  h.kind = x.kind;
+  h.generation = generation;
+  h.step = x.step;
+  if (x.fault.ok()) {
+    h.bytes = static_cast<std::int64_t>(block - sizeof(message_header));
+  } else {
+    const fault_place& place = x.fault.place();
+    h.code = static_cast<std::int32_t>(x.fault.code());
+    h.table = place.table;
+    h.bag = place.bag;
+    h.position = place.position;
+    h.value = place.value;
+  }
+  return h;
+}
+
+/// The fault of this rank with the place that the others read, and its own words.
+inline status own_fault(const exchange& x, int rank) noexcept {
+  const status as_sent = header_of(x, 0, 0).fault(rank);
+  return {as_sent.code(), x.fault.detail(), as_sent.place()};
+}
+
+/// Whether a message belongs to the exchange; not its size.
+inline status check_header(const message_header& h, int sender, std::uint32_t generation, exchange& x) {
+  fault_place place{};
+  place.rank = sender;
+  if (h.magic != message_header::mark || h.version != message_header::format) {
+    return {errc::invalid_value,
+            "exchange: a message must have this version's header, in this byte order", place};
+  }
+  if (h.generation != generation) {
+    place.is = h.generation;
+    place.must_be = generation;
+    return {errc::invalid_value, "exchange: a message must be of this generation of the job", place};
+  }
+  if (h.kind == x.kind && h.step == x.step) return {};
+  x.mismatch = {sender, h.kind, h.step};
+  if (h.kind == x.kind) {
+    place.is = h.step;
+    place.must_be = x.step;
+    return {errc::invalid_value, "exchange: all ranks must be at one step", place};
+  }
+  return {errc::invalid_value, "exchange: all ranks must be at messages of one kind", place};
+}
+
+/// The size of a message whose receiver knows it.
+inline status check_bytes(const message_header& h, int sender, std::size_t block) {
+  const index_t room = static_cast<index_t>(block) - index_t{sizeof(message_header)};
+  if (h.code != 0 || h.bytes == room) return {};
+  fault_place place{};
+  place.rank = sender;
+  place.is = h.bytes;
+  place.must_be = room;
+  return {errc::invalid_value, "exchange: a payload must have the bytes that its receiver waits for", place};
+}
+
+/// The number of ranks of the blocks, and their sizes.
+inline status check_blocks(const exchange& x, int rank, int size) {
+  const auto n = static_cast<std::size_t>(size);
+  if (x.to.size() != n && (x.fault.ok() || !x.to.empty())) {
+    return {errc::shape_mismatch, "exchange: to must have a block for each rank",
+            {.is = static_cast<index_t>(x.to.size()), .must_be = size}};
+  }
+  if (x.from.size() != n || (!x.rooms.empty() && x.rooms.size() != n))
+    return {errc::shape_mismatch, "exchange: from and rooms must have a block for each rank",
+            {.is = static_cast<index_t>(x.from.size()), .must_be = size}};
+  for (int r = 0; r < size; ++r) {
+    if (r == rank) continue;
+    const auto i = static_cast<std::size_t>(r);
+    if ((x.fault.ok() && x.to[i].size() < sizeof(message_header)) ||
+        (x.rooms.empty() && x.from[i].size() < sizeof(message_header)))
+      return {errc::shape_mismatch, "exchange: a block must have room for a header", {.item = r}};
+  }
+  return {};
+}
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail
