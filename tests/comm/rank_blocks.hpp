@@ -18,8 +18,7 @@ namespace deeprec_test {
 
 /// The blocks of a rank in its exchanges.
 struct blocks_of_rank {
-  explicit blocks_of_rank(int ranks,
-                          std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+  explicit blocks_of_rank(int ranks, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : to(static_cast<std::size_t>(ranks)), from(static_cast<std::size_t>(ranks)) {
     for (int r = 0; r < ranks; ++r) {
       out.emplace_back(memory);
@@ -32,9 +31,9 @@ struct blocks_of_rank {
 
 // What rank `from` sends to rank `to` in a step, of no more than `most` bytes.
 inline deeprec::index_t size_of(int from, int to, deeprec::index_t step, deeprec::index_t most = 3000) {
-  return static_cast<deeprec::index_t>(deeprec::mix64(seed() + static_cast<std::uint64_t>(
-                                                               (from * 100 + to) * 1000 + step)) %
-                              static_cast<std::uint64_t>(most + 1));
+  return static_cast<deeprec::index_t>(
+      deeprec::mix64(seed() + static_cast<std::uint64_t>((from * 100 + to) * 1000 + step)) %
+      static_cast<std::uint64_t>(most + 1));
 }
 inline std::byte byte_of(int from, int to, deeprec::index_t step, deeprec::index_t i) {
   return static_cast<std::byte>(from * 37 + to * 11 + step * 5 + i);

@@ -55,7 +55,9 @@ TEST_CASE("thread_ranks: each message arrives whole at its rank, whatever its si
   }
 }
 
-TEST_CASE("thread_ranks: sizes that the receiver knows land where it says, and the sender's blocks are read no more") {
+TEST_CASE(
+    "thread_ranks: sizes that the receiver knows land where it says, and the sender's blocks are read no "
+    "more") {
   const int n = 4;
   std::atomic<int> rights{0};
   on_ranks(n, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
@@ -65,9 +67,9 @@ TEST_CASE("thread_ranks: sizes that the receiver knows land where it says, and t
       fill(b, me, t);
       std::vector<std::byte*> places;
       for (int r = 0; r < n; ++r) {
-        b.from[static_cast<std::size_t>(r)] =
-            r == me ? b.to[static_cast<std::size_t>(r)]
-                    : b.in[static_cast<std::size_t>(r)].make(size_of(r, me, t));
+        b.from[static_cast<std::size_t>(r)] = r == me
+                                                  ? b.to[static_cast<std::size_t>(r)]
+                                                  : b.in[static_cast<std::size_t>(r)].make(size_of(r, me, t));
         places.push_back(b.from[static_cast<std::size_t>(r)].data());
       }
       exchange x{.kind = message_kind::rows, .step = t, .to = b.to, .from = b.from};
@@ -75,8 +77,8 @@ TEST_CASE("thread_ranks: sizes that the receiver knows land where it says, and t
       for (std::size_t r = 0; r < places.size(); ++r) {
         fine = fine && b.from[r].data() == places[r];
         if (static_cast<int>(r) == me) continue;
-        fine = fine && std::all_of(b.to[r].begin(), b.to[r].end(),
-                                   [](std::byte c) { return c == std::byte{0xdb}; });
+        fine = fine &&
+               std::all_of(b.to[r].begin(), b.to[r].end(), [](std::byte c) { return c == std::byte{0xdb}; });
       }
       if (fine) ++rights;
     }
@@ -84,7 +86,9 @@ TEST_CASE("thread_ranks: sizes that the receiver knows land where it says, and t
   CHECK(rights == n * 30);
 }
 
-TEST_CASE("thread_ranks: several exchanges in flight end in any order; one more is refused and can be begun later") {
+TEST_CASE(
+    "thread_ranks: several exchanges in flight end in any order; one more is refused and can be begun "
+    "later") {
   const int n = 3;
   std::atomic<int> rights{0}, refused{0};
   on_ranks(n, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
@@ -122,7 +126,8 @@ TEST_CASE("thread_ranks: faults of some ranks are the fault of the smallest one,
     blocks_of_rank b(n);
     fill(b, comm.rank(), 7);
     exchange x{.kind = message_kind::ids, .step = 7, .to = b.to, .from = b.from, .rooms = b.in};
-    if (comm.rank() == 1) x.fault = {errc::id_out_of_range, "ids", {.table = 3, .bag = 5, .position = 9, .value = -4}};
+    if (comm.rank() == 1)
+      x.fault = {errc::id_out_of_range, "ids", {.table = 3, .bag = 5, .position = 9, .value = -4}};
     if (comm.rank() == 3) x.fault = {errc::out_of_memory, "none"};
     if (comm.rank() == 3) x.to = {};
     seen[static_cast<std::size_t>(comm.rank())] = complete(comm, x, soon());
@@ -140,7 +145,8 @@ TEST_CASE("thread_ranks: faults of some ranks are the fault of the smallest one,
         "id out of range: exchange: fault of a rank; rank 1, table 3, bag 5, position 9, value -4");
 }
 
-TEST_CASE("thread_ranks: a rank without memory for a message fails alone, and takes part in the next exchange") {
+TEST_CASE(
+    "thread_ranks: a rank without memory for a message fails alone, and takes part in the next exchange") {
   const int n = 3;
   std::vector<status> first(n), second(n);
   on_ranks(n, {}, [&](thread_rank<> comm) {
@@ -154,7 +160,8 @@ TEST_CASE("thread_ranks: a rank without memory for a message fails alone, and ta
     exchange x{.kind = message_kind::ids, .step = 1, .to = b.to, .from = b.from, .rooms = b.in};
     if (me == 2) x.rooms = in;
     first[i] = complete(comm, x, soon());
-    exchange y{.kind = message_kind::rows, .step = 1, .fault = x.outcome, .to = b.to, .from = b.from, .rooms = b.in};
+    exchange y{
+        .kind = message_kind::rows, .step = 1, .fault = x.outcome, .to = b.to, .from = b.from, .rooms = b.in};
     second[i] = complete(comm, y, soon());
   });
   CHECK(first[0].ok());
@@ -178,7 +185,8 @@ TEST_CASE("thread_ranks: messages of another kind, step or size end the communic
                 "gradients of step 16 from rank 1, rows of step 16 at this one"},
         attempt{message_kind::rows, 17, 8, "all ranks must be at one step",
                 "rows of step 17 from rank 1, rows of step 16 at this one"},
-        attempt{message_kind::rows, 16, 9, "a payload must have the bytes that its receiver waits for", ""}}) {
+        attempt{message_kind::rows, 16, 9, "a payload must have the bytes that its receiver waits for",
+                ""}}) {
     std::vector<status> seen(2);
     std::string words;
     on_ranks(2, {}, [&](thread_rank<> comm) {
@@ -210,7 +218,8 @@ TEST_CASE("thread_ranks: messages of another kind, step or size end the communic
   }
 }
 
-TEST_CASE("thread_ranks: a rank that does not come is named when the limit has passed, and blocks are free then") {
+TEST_CASE(
+    "thread_ranks: a rank that does not come is named when the limit has passed, and blocks are free then") {
   const int n = 4;
   std::vector<status> seen(n);
   std::vector<std::string> words(n);
@@ -275,7 +284,9 @@ TEST_CASE("thread_ranks: who waits for a rank that abandons is told which one") 
   }
 }
 
-TEST_CASE("thread_ranks: duplicates are apart, also when threads of a rank use them at once; groups are numbered by key") {
+TEST_CASE(
+    "thread_ranks: duplicates are apart, also when threads of a rank use them at once; groups are numbered "
+    "by key") {
   const int n = 5;
   std::atomic<int> rights{0};
   on_ranks(n, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {

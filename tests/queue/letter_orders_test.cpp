@@ -174,13 +174,14 @@ const std::vector<tried_case> cases = {
     {"messages of two steps", explore_case<another_step>, 1, 0, 60'000},
 };
 
-TEST_CASE("letters: messages are whole, and blocks belong to one thread at a time, in every order of two ranks") {
+TEST_CASE(
+    "letters: messages are whole, and blocks belong to one thread at a time, in every order of two ranks") {
   CHECK(each_holds(cases) > 10'000);
 }
 
 const std::vector<broken_site> stronger = {
-    {access::letter_post, "letter_post"},           {access::letter_take, "letter_take"},
-    {access::letter_taken, "letter_taken"},         {access::letter_seen_taken, "letter_seen_taken"},
+    {access::letter_post, "letter_post"},         {access::letter_take, "letter_take"},
+    {access::letter_taken, "letter_taken"},       {access::letter_seen_taken, "letter_seen_taken"},
     {access::letter_withdraw, "letter_withdraw"},
 };
 
@@ -192,8 +193,8 @@ TEST_CASE("letters: each mistake of a sender is caught") {
   const char* const race = "data race";
   must_be_caught("blocks taken back while they are copied",
                  {"", explore_case<one_abandons<withdraws_at_once>>, 1}, race);
-  must_be_caught("letters used again when they are sent", {"", explore_case<in_turn<1, 1, ends_when_sent>>, 1},
-                 "sleeps for ever");
+  must_be_caught("letters used again when they are sent",
+                 {"", explore_case<in_turn<1, 1, ends_when_sent>>, 1}, "sleeps for ever");
 }
 
 TEST_CASE("letters: no access of the source that is stronger than relaxed is left out of the list") {

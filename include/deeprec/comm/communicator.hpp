@@ -70,10 +70,9 @@ template <class C>
   fault_place place{};
   place.operation = "exchange";
   place.rank = silent.empty() ? -1 : silent.front();
-  const status s =
-      ended == queue_result::stopped
-          ? status(errc::stopped, "exchange: stopped while it waited for messages", place)
-          : status(errc::timed_out, "exchange: a message must come within the limit", place);
+  const status s = ended == queue_result::stopped
+                       ? status(errc::stopped, "exchange: stopped while it waited for messages", place)
+                       : status(errc::timed_out, "exchange: a message must come within the limit", place);
   comm.abandon(s);
   return s;
 }

@@ -19,8 +19,8 @@
 #include <thread>
 
 #include <deeprec/comm/communicator.hpp>
-#include <deeprec/comm/detail/mpi_flight.hpp>
 #include <deeprec/comm/detail/exchange_checks.hpp>
+#include <deeprec/comm/detail/mpi_flight.hpp>
 #include <deeprec/comm/exchange.hpp>
 #include <deeprec/comm/message_header.hpp>
 #include <deeprec/comm/mpi_options.hpp>
@@ -78,7 +78,8 @@ class mpi_ranks {
     if (const status s = detail::check_blocks(x, rank(), size()); !s) return s;
     detail::mpi_flight& f = flight(next_);
     if (f.of() != nullptr)
-      return {errc::would_block, "exchange: too many exchanges of a communicator are in flight",
+      return {errc::would_block,
+              "exchange: too many exchanges of a communicator are in flight",
               {.at_most = depth}};
     if (!end_.ok()) return end_;
     x.number = next_++;

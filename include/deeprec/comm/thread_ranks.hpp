@@ -154,9 +154,9 @@ class thread_ranks {
   // Made by the first rank that comes.
   channel& child_of(const channel* parent, index_t number, int color, int size) {
     const std::lock_guard lock(mutex_);
-    const auto [at, fresh] = channels_.try_emplace(name(parent, number, color), size,
-                                                   options_.sent == sent_blocks::poisoned,
-                                                   options_.generation, memory_);
+    const auto [at, fresh] =
+        channels_.try_emplace(name(parent, number, color), size, options_.sent == sent_blocks::poisoned,
+                              options_.generation, memory_);
     static_cast<void>(fresh);
     return at->second;
   }

@@ -101,7 +101,9 @@ TEST_CASE("mpi_ranks: several exchanges in flight end in any order") {
   }
 }
 
-TEST_CASE("mpi_ranks: faults of some ranks are the fault of the smallest one, at all of them, also of long messages") {
+TEST_CASE(
+    "mpi_ranks: faults of some ranks are the fault of the smallest one, at all of them, also of long "
+    "messages") {
   for (const bool known : {false, true}) {
     mpi_ranks comm = world(100);
     const int n = comm.size(), me = comm.rank();
@@ -134,7 +136,8 @@ TEST_CASE("mpi_ranks: a rank without memory for messages fails alone, and takes 
     exchange x{.kind = message_kind::ids, .step = 1, .to = b.to, .from = b.from, .rooms = b.in};
     if (me == n - 1) x.rooms = none;
     CHECK(complete(comm, x, soon()).code() == (me == n - 1 ? errc::out_of_memory : errc::ok));
-    exchange y{.kind = message_kind::rows, .step = 1, .fault = x.outcome, .to = b.to, .from = b.from, .rooms = b.in};
+    exchange y{
+        .kind = message_kind::rows, .step = 1, .fault = x.outcome, .to = b.to, .from = b.from, .rooms = b.in};
     const status s = complete(comm, y, soon());
     CHECK(s.code() == errc::out_of_memory);
     CHECK(s.place().rank == n - 1);
@@ -170,7 +173,8 @@ TEST_CASE("mpi_ranks: messages of another step or size end the communicator, and
   }
 }
 
-TEST_CASE("mpi_ranks: a rank that does not come is named when the limit has passed; who comes later is told") {
+TEST_CASE(
+    "mpi_ranks: a rank that does not come is named when the limit has passed; who comes later is told") {
   mpi_ranks comm = world();
   const int n = comm.size(), me = comm.rank();
   blocks_of_rank b(n);
@@ -233,7 +237,8 @@ TEST_CASE("mpi_ranks: duplicates are apart, also for two threads at once; groups
 
 TEST_CASE("mpi_ranks: options that MPI can't do are refused") {
   CHECK(mpi_ranks::over(MPI_COMM_WORLD, {.most_bytes = 63}).fault().code() == errc::invalid_value);
-  CHECK(mpi_ranks::over(MPI_COMM_WORLD, {.most_bytes = index_t{1} << 31}).fault().code() == errc::invalid_value);
+  CHECK(mpi_ranks::over(MPI_COMM_WORLD, {.most_bytes = index_t{1} << 31}).fault().code() ==
+        errc::invalid_value);
   const auto made = mpi_ranks::over(MPI_COMM_WORLD, {.calls = mpi_calls::at_once});
   CHECK(static_cast<bool>(made) == (the_run.provided == MPI_THREAD_MULTIPLE));
   if (!made) CHECK(made.fault().code() == errc::unsupported);

@@ -42,8 +42,8 @@ inline status check_header(const message_header& h, int sender, std::uint32_t ge
   fault_place place{};
   place.rank = sender;
   if (h.magic != message_header::mark || h.version != message_header::format) {
-    return {errc::invalid_value,
-            "exchange: a message must have this version's header, in this byte order", place};
+    return {errc::invalid_value, "exchange: a message must have this version's header, in this byte order",
+            place};
   }
   if (h.generation != generation) {
     place.is = h.generation;
@@ -75,11 +75,13 @@ inline status check_bytes(const message_header& h, int sender, std::size_t block
 inline status check_blocks(const exchange& x, int rank, int size) {
   const auto n = static_cast<std::size_t>(size);
   if (x.to.size() != n && (x.fault.ok() || !x.to.empty())) {
-    return {errc::shape_mismatch, "exchange: to must have a block for each rank",
+    return {errc::shape_mismatch,
+            "exchange: to must have a block for each rank",
             {.is = static_cast<index_t>(x.to.size()), .must_be = size}};
   }
   if (x.from.size() != n || (!x.rooms.empty() && x.rooms.size() != n))
-    return {errc::shape_mismatch, "exchange: from and rooms must have a block for each rank",
+    return {errc::shape_mismatch,
+            "exchange: from and rooms must have a block for each rank",
             {.is = static_cast<index_t>(x.from.size()), .must_be = size}};
   for (int r = 0; r < size; ++r) {
     if (r == rank) continue;

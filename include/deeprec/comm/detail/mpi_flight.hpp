@@ -181,8 +181,8 @@ class mpi_flight {
   }
   status send(const mpi_place& at, const void* from, index_t bytes, int to) {
     sends_.push_back(MPI_REQUEST_NULL);
-    return mpi_checked(
-        MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, to, tag(), at.comm, &sends_.back()), to);
+    return mpi_checked(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, to, tag(), at.comm, &sends_.back()),
+                       to);
   }
   status receive(const mpi_place& at, void* to, index_t bytes, int from) {
     return mpi_checked(
@@ -211,7 +211,8 @@ class mpi_flight {
     if (kind != MPI_ERR_TRUNCATE) return mpi_failed(r);
     fault_place place{};
     place.rank = r;
-    return {errc::invalid_value, "exchange: a payload must have the bytes that its receiver waits for", place};
+    return {errc::invalid_value, "exchange: a payload must have the bytes that its receiver waits for",
+            place};
   }
   // The first message of a rank, whose size is not known.
   status take_first(const mpi_place& at, int r, int& there) {

@@ -70,7 +70,8 @@ class thread_channel {
     desk& mine = desk_of(me);
     flight& f = mine.flights[mine.next % depth];
     if (f.of != nullptr) {
-      return {errc::would_block, "exchange: too many exchanges of a communicator are in flight",
+      return {errc::would_block,
+              "exchange: too many exchanges of a communicator are in flight",
               {.at_most = depth}};
     }
     if (ended() != 0) return end_status();
@@ -178,10 +179,10 @@ class thread_channel {
   }
   void end(int me) noexcept {
     std::uint32_t by = 0;
-    while (by == 0 && !ended_by_.compare_exchange_weak(
-                          by, static_cast<std::uint32_t>(me) + 1,
-                          Atomics::at(access::channel_end, std::memory_order_relaxed),
-                          std::memory_order_relaxed)) {
+    while (by == 0 &&
+           !ended_by_.compare_exchange_weak(by, static_cast<std::uint32_t>(me) + 1,
+                                            Atomics::at(access::channel_end, std::memory_order_relaxed),
+                                            std::memory_order_relaxed)) {
     }
     for (desk& d : desks_) d.room.notify_all();
   }

@@ -1,0 +1,103 @@
+// The memory of a sharded step: blocks of its messages, and the batches that they hold.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory_resource>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <deeprec/comm/message_room.hpp>
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/ops/partition_unique.hpp>
+#include <deeprec/sharding/detail/step_layout.hpp>
+#include <deeprec/support/scratch_block.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// Bytes that begin at a multiple of 64, and grow.
+class growing_bytes {
+ public:
+  explicit growing_bytes(std::pmr::memory_resource* memory) noexcept : memory_(memory) {}
+
+  /// What was in it is lost where it grows.
+  std::byte* make(index_t bytes) {
+    if (bytes > capacity_) {
+      block_.reset();
+      capacity_ = 0;
+      block_.emplace(memory_, bytes);
+      capacity_ = bytes;
+    }
+    return data();
+  }
+  [[nodiscard]] std::byte* data() const noexcept { return block_.has_value() ? block_->data() : nullptr; }
+
+ private:
+  std::pmr::memory_resource* memory_;
+  std::optional<scratch_block> block_;
+  index_t capacity_ = 0;
+};
+
+/// What a rank asks of another one in a step, and where the reply lies.
+struct asked_of {
+  index_t at = 0;     ///< of the block in the buffer of replies
+  index_t bytes = 0;  ///< of the block
+};
+
+template <class Bags>
+struct step_buffers {
+  step_buffers(int ranks, std::pmr::memory_resource* from)
+      : memory(from),
+        to(static_cast<std::size_t>(ranks), from),
+        from_ranks(static_cast<std::size_t>(ranks), from),
+        asked(static_cast<std::size_t>(ranks), from),
+        served_bytes(static_cast<std::size_t>(ranks), from),
+        replies(from),
+        gradients(from),
+        parts(from),
+        slots(from),
+        entries(from),
+        served_entries(from),
+        pooled_bags(from),
+        served_bags(from),
+        one_each(from),
+        iota(from) {
+    for (int r = 0; r < ranks; ++r) {
+      requests.emplace_back(from);
+      requests_of.emplace_back(from);
+      replies_of.emplace_back(from);
+      gradients_of.emplace_back(from);
+    }
+  }
+
+  /// 0, 1 ... count.
+  const std::int64_t* numbers(index_t count) {
+    const auto had = iota.size();
+    if (had <= static_cast<std::size_t>(count)) {
+      iota.resize(static_cast<std::size_t>(count) + 1);
+      std::iota(iota.begin() + static_cast<std::ptrdiff_t>(had), iota.end(), static_cast<std::int64_t>(had));
+    }
+    return iota.data();
+  }
+
+  std::pmr::memory_resource* memory;
+  std::vector<message_room> requests, requests_of, replies_of, gradients_of;  // by ranks
+  std::pmr::vector<std::span<std::byte>> to, from_ranks;
+  std::pmr::vector<asked_of> asked;       // of each rank
+  std::pmr::vector<index_t> served_bytes;  // of the block that goes to each rank
+  growing_bytes replies, gradients;       // blocks of all owners, in one layout
+  std::pmr::vector<unique_parts<>> parts;  // by features
+  std::pmr::vector<std::pmr::vector<std::int64_t>> slots;
+  std::pmr::vector<request_entry> entries;         // [feature][rank]: what this rank asks
+  std::pmr::vector<request_entry> served_entries;  // [feature][rank]: what it is asked
+  std::pmr::vector<Bags> pooled_bags;
+  std::pmr::vector<jagged_view<>> served_bags;
+  std::pmr::vector<index_t> one_each;
+  std::pmr::vector<std::int64_t> iota;
+};
+
+}}}  // namespace deeprec::DEEPREC_ABI::detail

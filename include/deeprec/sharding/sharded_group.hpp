@@ -1,0 +1,213 @@
+// The features of a model whose tables lie at many ranks: the part of each that this rank holds, and the
+// pooling.
+//
+//   sharded_group<rowwise_adagrad, mpi_ranks> group(std::move(comm), {.patience = 5min});
+//   group.add(my_part.view(), combiner::sum, placement::rows{R});
+//   auto rows = resolve(ctx, group, bags);              message 1: ids           all ranks call this,
+//   lookup(ctx, rows.value(), out);                     message 2: rows          each with its own batch
+//   update(ctx, rows.value(), gradient, optimizer);     message 3: gradients
+//
+//   bags ─> distinct ids of each owner ──> resolved there ──> their rows ─> a table; pooled as any other
+//   gradient ─> of each distinct row ─────────────────────> update, in the order of the ranks
+//
+// All features go in one message to each rank. What an owner does is a feature_group in which each feature
+// comes once for every rank; what comes back is one over the received bytes. The verbs: sharded_verbs.hpp.
+// Not here: dense parameters, and bytes that move (comm/).
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <deeprec/comm/communicator.hpp>
+#include <deeprec/core/config.hpp>
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/hash.hpp>
+#include <deeprec/core/jagged_view.hpp>
+#include <deeprec/core/sizes.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/embedding/batches/partition_strategy.hpp>
+#include <deeprec/embedding/groups/feature_group.hpp>
+#include <deeprec/embedding/groups/resolved_features.hpp>
+#include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/row_source.hpp>
+#include <deeprec/sharding/detail/feature_place.hpp>
+#include <deeprec/sharding/detail/received_rows.hpp>
+#include <deeprec/sharding/detail/sharded_step.hpp>
+#include <deeprec/sharding/placement.hpp>
+
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+namespace detail {
+struct sharded_access;
+}
+
+struct sharded_options {
+  /// Of each message; then the verb returns timed_out, and the communicator has ended.
+  std::chrono::nanoseconds patience = std::chrono::minutes(10);
+};
+
+/// What a rank has sent.
+struct sharded_traffic {
+  std::uint64_t messages = 0, bytes = 0;
+};
+
+/// Features of tables of many ranks, any row formats, widths and poolings. All ranks add the same ones, in
+/// one order, and call the verbs in one order. It has buffers for one step, which grow to its largest size.
+///
+/// @dtype   Optimizer: trains the rows, or lookups_only; Bags: jagged_view of ids of 64 bits
+/// @threads one verb at a time
+template <class Optimizer, class Comm, BagBatch Bags = jagged_view<>>
+class sharded_group {
+  static_assert(Communicator<Comm>,
+                "deeprec::sharded_group: not a communicator. Fix: sharded_group<Optimizer, mpi_ranks>, or a "
+                "class with the members that deeprec/comm/communicator.hpp names.");
+  static_assert(std::is_same_v<typename Bags::id_type, std::int64_t>,
+                "deeprec::sharded_group: ids have 64 bits. Fix: jagged_view<std::int64_t, Offset>.");
+  static constexpr bool trains = !std::is_same_v<Optimizer, lookups_only>;
+
+ public:
+  using optimizer_type = Optimizer;
+  using bags_type = Bags;
+  using comm_type = Comm;
+
+  /// @param memory  of the buffers and of what is kept for each feature
+  explicit sharded_group(Comm comm, const sharded_options& options = {},
+                         std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : patience_(options.patience),
+        comm_(std::move(comm)),
+        step_(std::make_unique<detail::sharded_step<Bags>>(comm_.rank(), comm_.size(), memory)) {}
+
+  /// Adds a feature and returns its number; the part is copied (a view, not the rows). Several features may
+  /// have one table.
+  ///
+  /// @shape    the part of this rank: part_rows(rank, where.count, n) rows of width D
+  /// @dtype    rows of any format; of a group that trains f32, f16, bf16 or split. They are sent as f32
+  /// @error    does not compile: a pooling that needs rows which are elsewhere (default_row, max_norm), or
+  ///           that leaves ids out. Reported by resolve: a part of another number of rows. Throws
+  ///           std::bad_alloc, and the group is of no use then
+  template <RowSource Source, class Pooling>
+  index_t add(const Source& part, const Pooling& pooling, const placement::rows& where) {
+    static_assert(DirectRowSource<Source>,
+                  "deeprec::sharded_group: rows by number are those of a table. Fix: placement::keys{} for a "
+                  "source of keys.");
+    const index_t expected = part_rows(rank(), where.count, size());
+    if (part.rows() != expected) {
+      note({errc::shape_mismatch, "resolve: a part must have part_rows(rank, count, n) rows",
+            {.is = part.rows(), .must_be = expected}});
+    }
+    return add_distinct(part, pooling, detail::placed::by_modulo, where.count);
+  }
+  /// A table of keys, which any integers are.
+  template <RowSource Source, class Pooling>
+  index_t add(const Source& part, const Pooling& pooling, const placement::keys&) {
+    static_assert(!DirectRowSource<Source>,
+                  "deeprec::sharded_group: a table has no keys. Fix: placement::rows{count}.");
+    return add_distinct(part, pooling, detail::placed::by_slot, -1);
+  }
+  /// A table at one rank; `part` has no rows at the others. Any pooling of a feature_group.
+  template <RowSource Source, class Pooling>
+  index_t add(const Source& part, const Pooling& pooling, const placement::whole& where) {
+    static_assert(DirectRowSource<Source>,
+                  "deeprec::sharded_group: whole tables have rows by number. Fix: placement::keys{}.");
+    const index_t expected = rank() == where.rank ? where.count : 0;
+    if (where.rank < 0 || where.rank >= size()) {
+      note({errc::invalid_value, "resolve: the rank of a whole table must be one of the ranks",
+            {.value = where.rank, .at_most = size() - 1}});
+    } else if (part.rows() != expected) {
+      note({errc::shape_mismatch, "resolve: a table must have all of its rows at its rank, and none elsewhere",
+            {.is = part.rows(), .must_be = expected}});
+    }
+    detail::feature_place<Bags> place{detail::placed::whole, where.rank, where.count, part.format().width()};
+    if (rank() == where.rank) serve(place, part, pooling);
+    return append(place, pooling);
+  }
+
+  [[nodiscard]] int rank() const noexcept { return comm_.rank(); }
+  /// n, the number of ranks.
+  [[nodiscard]] int size() const noexcept { return comm_.size(); }
+  /// T
+  [[nodiscard]] index_t features() const noexcept { return static_cast<index_t>(places_.size()); }
+  /// D of a feature.
+  [[nodiscard]] index_t width(index_t feature) const noexcept {
+    return places_[static_cast<std::size_t>(feature)].width;
+  }
+  /// The first column of a feature in the joint output and gradient.
+  [[nodiscard]] index_t offset(index_t feature) const noexcept {
+    return places_[static_cast<std::size_t>(feature)].column;
+  }
+  [[nodiscard]] index_t total_width() const noexcept { return total_width_; }
+  /// Bytes that this rank has sent, and messages, since construction; those to itself are none.
+  [[nodiscard]] const sharded_traffic& traffic() const noexcept { return traffic_; }
+  /// Ends the steps of all ranks, where the engine can tell them.
+  void abandon(const status& why) { comm_.abandon(why); }
+
+ private:
+  friend struct detail::sharded_access;
+
+  void note(const status& found) {
+    if (fault_) fault_ = found.in_table(features());
+  }
+  template <class Source, class Pooling>
+  index_t add_distinct(const Source& part, const Pooling& pooling, detail::placed how, index_t count) {
+    using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
+    static_assert(std::is_same_v<typename policies::bounds_mode, bounds::check_t> &&
+                      std::is_same_v<typename policies::padding_mode, padding::none_t> &&
+                      !detail::is_default_row<typename policies::empty_mode> &&
+                      std::is_same_v<typename policies::norm_mode, detail::any_norm_t>,
+                  "deeprec::sharded_group: rows of other ranks are asked for by valid ids, and change there: no "
+                  "bounds::skip, padding, default_row or max_norm. Fix: placement::whole, or prune_invalid and "
+                  "fill_empty_bags before.");
+    detail::feature_place<Bags> place{how, -1, count, part.format().width()};
+    serve(place, part, combiner::sum);
+    place.pooled = pooled_.add(detail::received_rows{step_->received(), place.width}, pooling);
+    if constexpr (trains) place.sum = &detail::sum_slot_gradients<typename policies::combiner, Bags>;
+    return append(place, pooling);
+  }
+  // The owner's side: the feature for each rank that asks.
+  template <class Source, class Pooling>
+  void serve(detail::feature_place<Bags>& place, const Source& part, const Pooling& pooling) {
+    place.served = served_.features();
+    for (int r = 0; r < size(); ++r) served_.add(part, pooling);
+  }
+  template <class Pooling>
+  index_t append(detail::feature_place<Bags>& place, const Pooling& pooling) {
+    using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
+    if (place.how == detail::placed::by_slot) {  // any integer is a key
+      checked_.add(detail::logical_rows{1, place.width},
+                   deeprec::pooling{typename policies::combiner{}, bounds::assume_valid});
+    } else {
+      checked_.add(detail::logical_rows{place.count, place.width}, pooling);
+    }
+    place.column = total_width_;
+    places_.push_back(place);
+    total_width_ = capped_sum(total_width_, place.width);
+    for (const index_t word : {static_cast<index_t>(place.how), index_t{place.rank}, place.count, place.width})
+      model_ = mix64(model_ ^ mix64(static_cast<std::uint64_t>(word)));
+    return features() - 1;
+  }
+
+  std::chrono::nanoseconds patience_;
+  Comm comm_;
+  std::unique_ptr<detail::sharded_step<Bags>> step_;  // sources refer to it
+  feature_group<Optimizer> served_;
+  feature_group<lookups_only, Bags> checked_, pooled_;
+  std::vector<detail::feature_place<Bags>> places_;
+  index_t total_width_ = 0;
+  std::uint64_t model_ = 0;
+  status fault_;
+  // Of the step
+  index_t number_ = -1;
+  std::optional<resolved_features<feature_group<Optimizer>>> served_rows_;
+  status pending_;     // of this rank, sent with its next message
+  status step_fault_;  // of all ranks: the step has ended
+  sharded_traffic traffic_;
+};
+
+}}  // namespace deeprec::DEEPREC_ABI
