@@ -556,6 +556,17 @@ set(DEEPREC_HEADERS
     include/deeprec/serving/session_choice.hpp
     include/deeprec/serving/session_group.hpp
     include/deeprec/serving/versioned.hpp
+    include/deeprec/sharding.hpp
+    include/deeprec/sharding/detail/feature_place.hpp
+    include/deeprec/sharding/detail/received_rows.hpp
+    include/deeprec/sharding/detail/sharded_access.hpp
+    include/deeprec/sharding/detail/sharded_step.hpp
+    include/deeprec/sharding/detail/step_buffers.hpp
+    include/deeprec/sharding/detail/step_layout.hpp
+    include/deeprec/sharding/placement.hpp
+    include/deeprec/sharding/sharded_group.hpp
+    include/deeprec/sharding/sharded_rows.hpp
+    include/deeprec/sharding/sharded_verbs.hpp
     include/deeprec/simd/begin_avx2.hpp
     include/deeprec/simd/begin_avx512.hpp
     include/deeprec/simd/begin_avx512_bf16.hpp

@@ -18,3 +18,4 @@
 #include <deeprec/queue.hpp>
 #include <deeprec/schedule.hpp>
 #include <deeprec/serving.hpp>
+#include <deeprec/sharding.hpp>

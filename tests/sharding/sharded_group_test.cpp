@@ -84,7 +84,8 @@ batch draw(const feature& f, index_t bags, std::mt19937_64& random, bool integer
     for (auto n = random() % 5; n > 0; --n) {
       // Few rows have most of the ids.
       const auto r = static_cast<std::uint64_t>(f.rows);
-      b.ids.push_back(static_cast<std::int64_t>(random() % 3 == 0 ? random() % r : random() % (r < 4 ? r : 4)));
+      b.ids.push_back(
+          static_cast<std::int64_t>(random() % 3 == 0 ? random() % r : random() % (r < 4 ? r : 4)));
       if (f.is_weighted())
         b.weights.push_back(integers ? 1.0F : 0.25F + static_cast<float>(random() % 100) / 64);
     }
@@ -137,8 +138,10 @@ struct trial {
     }
   }
   [[nodiscard]] float gradient(index_t step, int rank, index_t bag, index_t column) const {
-    const std::uint64_t h = mix64(static_cast<std::uint64_t>(((step * 64 + rank) * 1000 + bag) * 1000 + column));
-    return integers ? static_cast<float>(static_cast<int>(h % 7) - 3) : static_cast<float>(static_cast<int>(h % 2001) - 1000) / 777.0F;
+    const std::uint64_t h =
+        mix64(static_cast<std::uint64_t>(((step * 64 + rank) * 1000 + bag) * 1000 + column));
+    return integers ? static_cast<float>(static_cast<int>(h % 7) - 3)
+                    : static_cast<float>(static_cast<int>(h % 2001) - 1000) / 777.0F;
   }
   [[nodiscard]] std::vector<float> gradients(index_t step, int rank, index_t column, index_t columns) const {
     std::vector<float> g;
@@ -196,7 +199,8 @@ struct trial {
                       matrix_view<const float>(mine.data(), b.bags(), d), sums)
             .or_throw();
         for (std::size_t k = 0; k < sums.rows.size(); ++k) {
-          if (breaks == 2 && !all.ids.empty() && sums.rows[k] == all.ids.front()) continue;  // of two, one is lost
+          if (breaks == 2 && !all.ids.empty() && sums.rows[k] == all.ids.front())
+            continue;  // of two, one is lost
           all.ids.push_back(sums.rows[k]);
           all.offsets.push_back(static_cast<std::int64_t>(all.ids.size()));
           const float* const row = sums.values.data() + static_cast<index_t>(k) * d;
@@ -227,13 +231,17 @@ struct trial {
       for (std::size_t f = 0; f < features.size(); ++f) {
         const feature& x = features[f];
         const bool holds = x.is_whole() && x.rank == me;
-        parts.push_back(make_table(x.is_whole() ? (holds ? x.rows : 0) : part_rows(me, x.rows, ranks), x.width, state, 0));
-        for (index_t k = 0; k < parts.back().rows(); ++k) copy_row(first[f], holds ? k : k * ranks + me, parts.back(), k);
+        parts.push_back(make_table(x.is_whole() ? (holds ? x.rows : 0) : part_rows(me, x.rows, ranks),
+                                   x.width, state, 0));
+        for (index_t k = 0; k < parts.back().rows(); ++k)
+          copy_row(first[f], holds ? k : k * ranks + me, parts.back(), k);
       }
       for (std::size_t f = 0; f < features.size(); ++f) {
         const feature& x = features[f];
         if (x.is_whole()) {
-          with_pooling(x.what, [&](const auto& p) { group.add(parts[f].view(), p, placement::whole{x.rank, x.rows}); });
+          with_pooling(x.what, [&](const auto& p) {
+            group.add(parts[f].view(), p, placement::whole{x.rank, x.rows});
+          });
         } else if (x.what == kind::rows_sum) {
           group.add(parts[f].view(), combiner::sum, placement::rows{x.rows});
         } else if (x.what == kind::rows_mean) {
@@ -258,13 +266,16 @@ struct trial {
         if (s.ok())
           s = update(pool, rows.value(), matrix_view<const float>(g.data(), bags_of[i], width), optimizer);
         if (!s) MESSAGE(s.message());
-        mine = mine && s.ok() && std::memcmp(out.data(), expected[static_cast<std::size_t>(t)][i].data(), out.size() * sizeof(float)) == 0;
+        mine = mine && s.ok() &&
+               std::memcmp(out.data(), expected[static_cast<std::size_t>(t)][i].data(),
+                           out.size() * sizeof(float)) == 0;
       }
       for (std::size_t f = 0; f < features.size() && mine; ++f) {
         const bool holds = features[f].is_whole();
         for (index_t k = 0; k < parts[f].rows(); ++k) {
           const std::size_t bytes = static_cast<std::size_t>(features[f].width + state) * sizeof(float);
-          mine = mine && std::memcmp(parts[f].view().row(k), tables[f].view().row(holds ? k : k * ranks + me), bytes) == 0;
+          mine = mine && std::memcmp(parts[f].view().row(k), tables[f].view().row(holds ? k : k * ranks + me),
+                                     bytes) == 0;
         }
       }
       const std::lock_guard lock(mutex);
@@ -287,12 +298,15 @@ std::vector<feature> kinds_for(int ranks) {
 
 }  // namespace
 
-TEST_CASE("sharded_group: lookups and updates have the bits of one process, where sums are in the order of the ranks") {
+TEST_CASE(
+    "sharded_group: lookups and updates have the bits of one process, where sums are in the order of the "
+    "ranks") {
   for (int n = 1; n <= 8; ++n) {
     CAPTURE(n);
     for (const bool on_threads : {false, true}) {
       CHECK(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}, 0}.same(on_threads));
-      CHECK(trial<rowwise_adagrad>{n, kinds_for(n), {.learning_rate = 0.1F}, rowwise_adagrad::row_state}.same(on_threads));
+      CHECK(trial<rowwise_adagrad>{n, kinds_for(n), {.learning_rate = 0.1F}, rowwise_adagrad::row_state}.same(
+          on_threads));
     }
   }
 }
@@ -303,8 +317,7 @@ TEST_CASE("sharded_group: sums that are exact have the bits of one update of all
   }
   // The positions of default rows come behind each rank's batch, not behind all: equal where sums are exact.
   sums.push_back({kind::whole_default, 40, 12, 0});
-  for (int n = 2; n <= 5; ++n)
-    CHECK(trial<sgd>{n, sums, {.learning_rate = 0.125F}, 0, true}.same());
+  for (int n = 2; n <= 5; ++n) CHECK(trial<sgd>{n, sums, {.learning_rate = 0.125F}, 0, true}.same());
 }
 TEST_CASE("sharded_group: mistakes are seen: the gradient of a rank that is lost, and one of two of a row") {
   CHECK(!trial<sgd>{3, kinds_for(3), {.learning_rate = 0.125F}, 0, false, 3, 1}.same());

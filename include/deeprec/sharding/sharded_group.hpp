@@ -46,7 +46,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 namespace detail {
 struct sharded_access;
-}
+}  // namespace detail
 
 struct sharded_options {
   /// Of each message; then the verb returns timed_out, and the communicator has ended.
@@ -99,7 +99,8 @@ class sharded_group {
                   "source of keys.");
     const index_t expected = part_rows(rank(), where.count, size());
     if (part.rows() != expected) {
-      note({errc::shape_mismatch, "resolve: a part must have part_rows(rank, count, n) rows",
+      note({errc::shape_mismatch,
+            "resolve: a part must have part_rows(rank, count, n) rows",
             {.is = part.rows(), .must_be = expected}});
     }
     return add_distinct(part, pooling, detail::placed::by_modulo, where.count);
@@ -118,10 +119,12 @@ class sharded_group {
                   "deeprec::sharded_group: whole tables have rows by number. Fix: placement::keys{}.");
     const index_t expected = rank() == where.rank ? where.count : 0;
     if (where.rank < 0 || where.rank >= size()) {
-      note({errc::invalid_value, "resolve: the rank of a whole table must be one of the ranks",
+      note({errc::invalid_value,
+            "resolve: the rank of a whole table must be one of the ranks",
             {.value = where.rank, .at_most = size() - 1}});
     } else if (part.rows() != expected) {
-      note({errc::shape_mismatch, "resolve: a table must have all of its rows at its rank, and none elsewhere",
+      note({errc::shape_mismatch,
+            "resolve: a table must have all of its rows at its rank, and none elsewhere",
             {.is = part.rows(), .must_be = expected}});
     }
     detail::feature_place<Bags> place{detail::placed::whole, where.rank, where.count, part.format().width()};
@@ -157,13 +160,14 @@ class sharded_group {
   template <class Source, class Pooling>
   index_t add_distinct(const Source& part, const Pooling& pooling, detail::placed how, index_t count) {
     using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
-    static_assert(std::is_same_v<typename policies::bounds_mode, bounds::check_t> &&
-                      std::is_same_v<typename policies::padding_mode, padding::none_t> &&
-                      !detail::is_default_row<typename policies::empty_mode> &&
-                      std::is_same_v<typename policies::norm_mode, detail::any_norm_t>,
-                  "deeprec::sharded_group: rows of other ranks are asked for by valid ids, and change there: no "
-                  "bounds::skip, padding, default_row or max_norm. Fix: placement::whole, or prune_invalid and "
-                  "fill_empty_bags before.");
+    static_assert(
+        std::is_same_v<typename policies::bounds_mode, bounds::check_t> &&
+            std::is_same_v<typename policies::padding_mode, padding::none_t> &&
+            !detail::is_default_row<typename policies::empty_mode> &&
+            std::is_same_v<typename policies::norm_mode, detail::any_norm_t>,
+        "deeprec::sharded_group: rows of other ranks are asked for by valid ids, and change there: no "
+        "bounds::skip, padding, default_row or max_norm. Fix: placement::whole, or prune_invalid and "
+        "fill_empty_bags before.");
     detail::feature_place<Bags> place{how, -1, count, part.format().width()};
     serve(place, part, combiner::sum);
     place.pooled = pooled_.add(detail::received_rows{step_->received(), place.width}, pooling);
@@ -188,7 +192,8 @@ class sharded_group {
     place.column = total_width_;
     places_.push_back(place);
     total_width_ = capped_sum(total_width_, place.width);
-    for (const index_t word : {static_cast<index_t>(place.how), index_t{place.rank}, place.count, place.width})
+    for (const index_t word :
+         {static_cast<index_t>(place.how), index_t{place.rank}, place.count, place.width})
       model_ = mix64(model_ ^ mix64(static_cast<std::uint64_t>(word)));
     return features() - 1;
   }

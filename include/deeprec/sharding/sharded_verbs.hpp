@@ -8,238 +8,20 @@
 // data have ended goes on with batches without bags until bags_of_all() is 0.
 #pragma once
 
-#include <cstddef>
-#include <memory_resource>
 #include <span>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
-#include <deeprec/comm/communicator.hpp>
-#include <deeprec/comm/exchange.hpp>
-#include <deeprec/comm/message_header.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/groups/lookup_features.hpp>
-#include <deeprec/embedding/groups/resolved_features.hpp>
-#include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/resolve.hpp>
-#include <deeprec/exec/executor_ref.hpp>
-#include <deeprec/queue/queue_result.hpp>
+#include <deeprec/sharding/detail/sharded_access.hpp>
 #include <deeprec/sharding/sharded_group.hpp>
-#include <deeprec/support/verb.hpp>
+#include <deeprec/sharding/sharded_rows.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-/// The batches of a step, resolved at the owners of their rows. It is of the group, which has one at a time:
-/// the next resolve ends it.
-///
-/// @pre     group, tables and batches outlive it; the batches are not changed
-/// @threads as the group
-template <class Group>
-class sharded_rows {
- public:
-  [[nodiscard]] Group& group() const noexcept { return *group_; }
-  [[nodiscard]] std::span<const typename Group::bags_type> bags() const noexcept { return bags_; }
-  /// Of the first feature of all ranks' batches: 0 where all of their data have ended.
-  [[nodiscard]] index_t bags_of_all() const noexcept { return bags_of_all_; }
-
-  /// For resolve.
-  sharded_rows(Group& group, std::span<const typename Group::bags_type> bags, index_t bags_of_all) noexcept
-      : group_(&group), bags_(bags), bags_of_all_(bags_of_all) {}
-
- private:
-  Group* group_;
-  std::span<const typename Group::bags_type> bags_;
-  index_t bags_of_all_;
-};
-
-namespace detail {
-
-template <class>
-inline constexpr bool is_sharded_group = false;
-template <class Optimizer, class Comm, class Bags>
-inline constexpr bool is_sharded_group<sharded_group<Optimizer, Comm, Bags>> = true;
-
-/// What verbs do with a group.
-struct sharded_access {
-  template <class Group>
-  static std::span<const feature_place<typename Group::bags_type>> places(const Group& group) noexcept {
-    return group.places_;
-  }
-  template <class Group>
-  static index_t bags_of_all(const Group& group) noexcept {
-    return group.step_->bags_of_all();
-  }
-  /// An exchange of the step's blocks. Ok: all ranks go on; `group.pending_` is what this one tells then.
-  template <class Group>
-  static status trade(Group& group, message_kind kind, status fault) {
-    auto& b = group.step_->buffers();
-    exchange x{.kind = kind, .step = group.number_, .fault = fault, .to = b.to, .from = b.from_ranks};
-    if (kind == message_kind::ids) x.rooms = b.requests_of;
-    // With a fault of its own a rank may not know what comes.
-    if (kind == message_kind::gradients && !fault.ok()) x.rooms = b.gradients_of;
-    for (int r = 0; r < group.size() && fault.ok(); ++r) {
-      if (r == group.rank()) continue;
-      ++group.traffic_.messages;
-      group.traffic_.bytes += b.to[static_cast<std::size_t>(r)].size();
-    }
-    const status s = complete(group.comm_, x, within(group.patience_));
-    const bool alone = x.agreed.ok() && s.code() == errc::out_of_memory;
-    group.pending_ = alone ? s : status();
-    if (!alone) group.step_fault_ = s;
-    return alone ? status() : s;
-  }
-
-  template <class Context, class Group>
-  static status check(const Context& ctx, Group& group, std::span<const typename Group::bags_type> bags) {
-    if (!group.fault_) return group.fault_;
-    if (const status s = expect_size(bags.size(), static_cast<std::size_t>(group.features()),
-                                     "resolve: the number of batches must be the number of features of the group");
-        !s)
-      return s;
-    for (std::size_t f = 0; f < bags.size(); ++f) {
-      if (bags[f].bags() > 0 && bags[f].first_position() != 0)
-        return {errc::unsupported, "resolve: offsets must begin at 0",
-                {.table = static_cast<index_t>(f), .is = bags[f].first_position(), .must_be = 0}};
-    }
-    const auto checked = resolve(ctx, group.checked_, bags);
-    if (!checked) return checked.fault();
-    return {};
-  }
-
-  template <class Context, class Group, class Mode>
-  static status resolve_step(const Context& ctx, Group& group, std::span<const typename Group::bags_type> bags,
-                             Mode mode) {
-    constexpr bool trains = !std::is_same_v<typename Group::optimizer_type, lookups_only>;
-    group.served_rows_.reset();
-    group.step_fault_ = {};
-    ++group.number_;
-    status fault = check(ctx, group, bags);
-    if (fault.ok()) {
-      fault = or_out_of_memory("resolve", [&] {
-        return group.step_->ask(ctx, places(group), bags, group.model_, trains);
-      });
-    }
-    if (const status s = trade(group, message_kind::ids, fault.in_operation("resolve")); !s) return s;
-    if (!group.pending_) return {};
-    group.pending_ = or_out_of_memory("resolve", [&] {
-      if (const status s = group.step_->take_requests(places(group), group.model_); !s) return s;
-      auto rows = resolve(ctx, group.served_, std::span<const jagged_view<>>(group.step_->buffers().served_bags),
-                          mode);
-      if (!rows) return at_owner(group, rows.fault());
-      group.served_rows_.emplace(std::move(rows).value());
-      return status();
-    });
-    return {};
-  }
-
-  // A fault of an owner's feature, with the feature of the model.
-  template <class Group>
-  static status at_owner(const Group& group, const status& s) {
-    const index_t served = s.place().table;
-    index_t feature = 0;
-    for (const auto& p : places(group)) {
-      if (p.served >= 0 && served >= p.served && served < p.served + group.size()) return s.in_table(feature);
-      ++feature;
-    }
-    return s;
-  }
-
-  template <class Context, class Group>
-  static status lookup_step(const Context& ctx, const sharded_rows<Group>& rows, matrix_view<float> out) {
-    Group& group = rows.group();
-    if (!group.step_fault_) return group.step_fault_;
-    group.step_->expect_replies();
-    status fault = group.pending_;
-    if (fault.ok()) fault = check_matrix(rows, out, "lookup: out must have a row for each bag, and all columns");
-    if (fault.ok()) {
-      fault = or_out_of_memory("lookup", [&] {
-        std::pmr::vector<matrix_view<float>> outs(ctx.memory);
-        group.step_->begin_replies(places(group), outs);
-        return at_owner(group, lookup(ctx, *group.served_rows_, std::span<const matrix_view<float>>(outs)));
-      });
-    }
-    if (const status s = trade(group, message_kind::rows, fault); !s) return s;
-    const status pooled = or_out_of_memory("lookup", [&] {
-      std::pmr::vector<matrix_view<float>> outs(ctx.memory);
-      for (const auto& p : places(group)) {
-        if (!p.is_whole()) outs.push_back(columns(out, p.column, p.width));
-      }
-      return lookup(ctx, group.pooled_, std::span<const typename Group::bags_type>(group.step_->buffers().pooled_bags),
-                    std::span<const matrix_view<float>>(outs));
-    });
-    if (!pooled) {
-      group.pending_ = pooled;
-      return pooled;
-    }
-    group.step_->take_pooled(places(group), out);
-    return {};
-  }
-
-  template <class Context, class Group>
-  static status update_step(const Context& ctx, const sharded_rows<Group>& rows, matrix_view<const float> gradient,
-                            const typename Group::optimizer_type& optimizer) {
-    Group& group = rows.group();
-    if (!group.step_fault_) return group.step_fault_;
-    status fault = group.pending_;
-    if (fault.ok())
-      fault = check_matrix(rows, gradient, "update: gradient must have a row for each bag, and all columns");
-    if (fault.ok()) fault = at_owner(group, check_update(ctx, group, optimizer));
-    if (fault.ok()) {
-      fault = or_out_of_memory("update", [&] {
-        executor_ref executor(*ctx.executor);
-        return group.step_->sum_gradients(ctx.rebind(executor), places(group), rows.bags(), gradient);
-      });
-    }
-    if (const status s = trade(group, message_kind::gradients, fault); !s) return s;
-    const status stepped = or_out_of_memory("update", [&] {
-      std::pmr::vector<matrix_view<const float>> gradients(ctx.memory);
-      group.step_->take_gradients(places(group), gradients);
-      return at_owner(group, update(ctx, *group.served_rows_,
-                                    std::span<const matrix_view<const float>>(gradients), optimizer));
-    });
-    if (!stepped) group.comm_.abandon(stepped);  // other ranks have stepped their rows
-    return stepped;
-  }
-
- private:
-  template <class T>
-  static matrix_view<T> columns(matrix_view<T> all, index_t first, index_t width) {
-    return {all.empty() ? nullptr : all.data_handle() + first, all.extent(0), width, all.stride(0)};
-  }
-  template <class Group, class T>
-  static status check_matrix(const sharded_rows<Group>& rows, matrix_view<T> all, const char* words) {
-    const Group& group = rows.group();
-    for (index_t f = 0; f < group.features(); ++f) {
-      const index_t bags = rows.bags()[static_cast<std::size_t>(f)].bags();
-      if (all.extent(0) != bags)
-        return {errc::shape_mismatch, words, {.table = f, .is = all.extent(0), .must_be = bags}};
-    }
-    if (all.extent(1) != group.total_width())
-      return {errc::shape_mismatch, words, {.is = all.extent(1), .must_be = group.total_width()}};
-    if (!all.empty() && all.data_handle() == nullptr) return {errc::shape_mismatch, words};
-    return {};
-  }
-  // What update says of the tables, before anything is sent: a step of no rows.
-  template <class Context, class Group>
-  static status check_update(const Context& ctx, Group& group, const typename Group::optimizer_type& optimizer) {
-    return or_out_of_memory("update", [&] {
-      constexpr std::int64_t zero = 0;
-      const std::pmr::vector<jagged_view<>> none(group.step_->buffers().served_bags.size(),
-                                                 jagged_view<>(&zero, 0, &zero, 0), ctx.memory);
-      std::pmr::vector<matrix_view<const float>> gradients(ctx.memory);
-      for (index_t f = 0; f < group.served_.features(); ++f) gradients.emplace_back(nullptr, 0, group.served_.width(f));
-      return update(ctx, group.served_, std::span<const jagged_view<>>(none),
-                    std::span<const matrix_view<const float>>(gradients), optimizer);
-    });
-  }
-};
-
-}  // namespace detail
 
 /// Checks the ids of all features, asks their owners for the distinct ones, and locates their rows there.
 ///
@@ -256,9 +38,9 @@ struct sharded_access {
 /// @example  @snippet tests/sharding/sharded_group_test.cpp sharded
 template <class Context, class Group, class Mode = keys::find_t>
   requires(detail::is_sharded_group<Group>)
-[[nodiscard]] result<sharded_rows<Group>> resolve(Context&& context_or_executor, Group& group,
-                                                  std::span<const std::type_identity_t<typename Group::bags_type>> bags,
-                                                  Mode mode = {}) {
+[[nodiscard]] result<sharded_rows<Group>> resolve(
+    Context&& context_or_executor, Group& group,
+    std::span<const std::type_identity_t<typename Group::bags_type>> bags, Mode mode = {}) {
   const auto ctx = detail::as_context(context_or_executor);
   if (const status s = detail::sharded_access::resolve_step(ctx, group, bags, mode); !s) return s;
   return sharded_rows<Group>(group, bags, detail::sharded_access::bags_of_all(group));
@@ -290,9 +72,10 @@ status lookup(Context&& context_or_executor, const sharded_rows<Group>& rows, ma
 /// @error    as update of a feature_group, at all ranks that of the smallest rank, and no rank has written.
 ///           out_of_memory behind the exchange: at this rank, which abandons the communicator
 template <class Context, class Group>
-status update(Context&& context_or_executor, const sharded_rows<Group>& rows, matrix_view<const float> gradient,
-              const typename Group::optimizer_type& optimizer) {
-  return detail::sharded_access::update_step(detail::as_context(context_or_executor), rows, gradient, optimizer);
+status update(Context&& context_or_executor, const sharded_rows<Group>& rows,
+              matrix_view<const float> gradient, const typename Group::optimizer_type& optimizer) {
+  return detail::sharded_access::update_step(detail::as_context(context_or_executor), rows, gradient,
+                                             optimizer);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

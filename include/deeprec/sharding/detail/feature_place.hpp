@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <type_traits>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
@@ -10,7 +12,6 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
-#include <deeprec/embedding/training/sparse_gradient.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
@@ -20,8 +21,9 @@ enum class placed : std::uint8_t { by_modulo, by_slot, whole };
 template <class Bags>
 struct feature_place {
   /// Gradients of the slots of a batch; null of a group that does not train.
-  using sum_gradients = status (*)(const context<executor_ref>&, const Bags& slots, index_t count,
-                                   matrix_view<const float> gradient, sparse_gradient& out);
+  using sum_gradients = status (*)(const context<executor_ref>&, std::span<const std::int64_t> counts,
+                                   const Bags& slots, matrix_view<const float> gradient,
+                                   matrix_view<float> out);
 
   placed how = placed::whole;
   int rank = -1;       ///< of a whole table
@@ -40,9 +42,9 @@ struct feature_place {
 };
 
 template <class Combiner, class Bags>
-status sum_slot_gradients(const context<executor_ref>& ctx, const Bags& slots, index_t count,
-                          matrix_view<const float> gradient, sparse_gradient& out) {
-  return row_gradients(ctx, count, slots, Combiner{}, gradient, out);
+status sum_slot_gradients(const context<executor_ref>& ctx, std::span<const std::int64_t> counts,
+                          const Bags& slots, matrix_view<const float> gradient, matrix_view<float> out) {
+  return row_gradients(ctx, counts, slots, Combiner{}, gradient, out);
 }
 
 template <class Mode>

@@ -17,7 +17,6 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/embedding/training/sparse_gradient.hpp>
 #include <deeprec/ops/owner_rules.hpp>
 #include <deeprec/ops/partition_unique.hpp>
 #include <deeprec/sharding/detail/feature_place.hpp>
@@ -44,7 +43,8 @@ class sharded_step {
 
   /// Writes the requests to all ranks. @pre the bags were checked
   template <class Context>
-  status ask(const Context& ctx, places features, std::span<const Bags> bags, std::uint64_t model, bool trains) {
+  status ask(const Context& ctx, places features, std::span<const Bags> bags, std::uint64_t model,
+             bool trains) {
     step_buffers<Bags>& b = buffers_;
     const auto count = features.size();
     while (b.parts.size() < count) b.parts.emplace_back(b.memory);
@@ -53,7 +53,8 @@ class sharded_step {
     b.pooled_bags.clear();
     for (std::size_t f = 0; f < count; ++f) {
       if (features[f].is_whole()) {
-        entry(b.entries, f, features[f].rank) = {bags[f].id_count(), bags[f].bags(), bags[f].weights() != nullptr};
+        entry(b.entries, f, features[f].rank) = {bags[f].id_count(), bags[f].bags(),
+                                                 bags[f].weights() != nullptr};
         continue;
       }
       if (const status s = split(ctx, features[f], bags[f], b.parts[f]); !s)
@@ -104,8 +105,9 @@ class sharded_step {
     outs.assign(b.served_bags.size(), {});
     for (int r = 0; r < ranks_; ++r) {
       const std::span<std::byte> block =
-          r == rank_ ? block_of(b.replies, r)
-                     : b.replies_of[index(r)].make(b.served_bytes[index(r)] - index_t{sizeof(message_header)});
+          r == rank_
+              ? block_of(b.replies, r)
+              : b.replies_of[index(r)].make(b.served_bytes[index(r)] - index_t{sizeof(message_header)});
       b.to[index(r)] = block;
       each_served(features, r, [&](const place_type& p, const request_entry& e) {
         outs[index(p.served + r)] = region<float>(block, p, e);
@@ -144,19 +146,23 @@ class sharded_step {
       const unique_parts<>& parts = b.parts[f];
       const Bags slots(bags[f].offsets(), bags[f].bags(), parts.slots.data(),
                        static_cast<index_t>(parts.slots.size()), bags[f].weights());
-      if (const status s = p.sum(ctx, slots, static_cast<index_t>(parts.ids.size()), mine, sums_); !s)
+      const auto distinct = static_cast<index_t>(parts.ids.size());
+      sums_.resize((std::max)(sums_.size(), index(distinct * p.width)));
+      if (const status s =
+              p.sum(ctx, parts.counts, slots, mine, matrix_view<float>(sums_.data(), distinct, p.width));
+          !s)
         return s.in_table(static_cast<index_t>(f));
       for (int o = 0; o < ranks_; ++o) {
         const matrix_view<float> to = region<float>(block_of(b.gradients, o), p, entry(b.entries, f, o));
-        std::copy_n(sums_.values.data() + parts.first[index(o)] * p.width, to.extent(0) * p.width,
-                    to.data_handle());
+        std::copy_n(sums_.data() + parts.first[index(o)] * p.width, to.extent(0) * p.width, to.data_handle());
       }
     }
     for (int r = 0; r < ranks_; ++r) {
       b.to[index(r)] = block_of(b.gradients, r);
       b.from_ranks[index(r)] =
-          r == rank_ ? b.to[index(r)]
-                     : b.gradients_of[index(r)].make(b.served_bytes[index(r)] - index_t{sizeof(message_header)});
+          r == rank_
+              ? b.to[index(r)]
+              : b.gradients_of[index(r)].make(b.served_bytes[index(r)] - index_t{sizeof(message_header)});
     }
     return {};
   }
@@ -172,11 +178,12 @@ class sharded_step {
   }
 
  private:
-  template <class I>
-  static std::size_t index(I i) noexcept {
-    return static_cast<std::size_t>(i);
+  template <class Number>
+  static std::size_t index(Number n) noexcept {
+    return static_cast<std::size_t>(n);
   }
-  request_entry& entry(std::pmr::vector<request_entry>& entries, std::size_t feature, int rank) const noexcept {
+  request_entry& entry(std::pmr::vector<request_entry>& entries, std::size_t feature,
+                       int rank) const noexcept {
     return entries[feature * index(ranks_) + index(rank)];
   }
   static index_t rows_of(const place_type& p, const request_entry& e) noexcept {
@@ -187,7 +194,8 @@ class sharded_step {
     return {buffer.data() + a.at, index(a.bytes)};
   }
   template <class T>
-  static matrix_view<T> region(std::span<std::byte> block, const place_type& p, const request_entry& e) noexcept {
+  static matrix_view<T> region(std::span<std::byte> block, const place_type& p,
+                               const request_entry& e) noexcept {
     return {reinterpret_cast<T*>(block.data() + e.at), rows_of(p, e), p.width};
   }
   // each(place, what rank r asked), for the features that this rank serves.
@@ -224,7 +232,8 @@ class sharded_step {
         const place_type& p = features[f];
         if (!p.is_at(o)) continue;
         request_entry& e = entry(buffers_.entries, f, o);
-        e.at = layout.place(rows_of(p, e) * p.row_bytes(), p.is_whole() ? index_t{sizeof(float)} : (std::max)(p.row_bytes(), index_t{1}));
+        e.at = layout.place(rows_of(p, e) * p.row_bytes(),
+                            p.is_whole() ? index_t{sizeof(float)} : (std::max)(p.row_bytes(), index_t{1}));
       }
       buffers_.asked[index(o)] = {at, layout.bytes()};
       at = layout.end();
@@ -239,7 +248,8 @@ class sharded_step {
     b.one_each.resize(parts.ids.size());
     for (int o = 0; o < ranks_; ++o) {
       const index_t first = parts.first[index(o)], end = parts.first[index(o) + 1];
-      const index_t row = p.row_bytes() == 0 ? 0 : (b.asked[index(o)].at + entry(b.entries, f, o).at) / p.row_bytes();
+      const index_t row =
+          p.row_bytes() == 0 ? 0 : (b.asked[index(o)].at + entry(b.entries, f, o).at) / p.row_bytes();
       for (index_t u = first; u < end; ++u) b.one_each[index(u)] = row + u - first;
     }
     std::pmr::vector<std::int64_t>& slots = b.slots[f];
@@ -277,11 +287,13 @@ class sharded_step {
   }
 
   // With numbers: the batches. Without: the largest number of bags.
-  status read_request(places features, int r, std::uint64_t model, const std::int64_t* numbers, index_t& most) {
+  status read_request(places features, int r, std::uint64_t model, const std::int64_t* numbers,
+                      index_t& most) {
     step_buffers<Bags>& b = buffers_;
     fault_place place{};
     place.rank = r;
-    const status broken(errc::invalid_value, "resolve: a request must have the layout of this version", place);
+    const status broken(errc::invalid_value, "resolve: a request must have the layout of this version",
+                        place);
     const std::span<std::byte> payload = payload_of(b.from_ranks[index(r)]);
     request_cursor cursor(payload);
     if (!cursor.has(sizeof(request_head))) return broken;
@@ -306,8 +318,10 @@ class sharded_step {
       jagged_view<>& made = b.served_bags[index(p.served + r)];
       if (!p.is_whole()) {
         const std::span<const std::int64_t> ids = cursor.take<std::int64_t>(e.ids);
-        if (numbers == nullptr) most = (std::max)(most, e.ids);
-        else made = jagged_view<>(numbers, e.ids, ids.data(), e.ids);
+        if (numbers == nullptr)
+          most = (std::max)(most, e.ids);
+        else
+          made = jagged_view<>(numbers, e.ids, ids.data(), e.ids);
         continue;
       }
       const std::int64_t* const offsets = cursor.take<std::int64_t>(e.bags + 1).data();
@@ -322,7 +336,7 @@ class sharded_step {
   step_buffers<Bags> buffers_;
   received_bytes received_;
   std::pmr::vector<std::uint16_t> slot_owners_;
-  sparse_gradient sums_;
+  std::pmr::vector<float> sums_;
   std::int64_t bags_of_all_ = 0;
 };
 

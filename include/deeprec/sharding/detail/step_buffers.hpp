@@ -87,9 +87,9 @@ struct step_buffers {
   std::pmr::memory_resource* memory;
   std::vector<message_room> requests, requests_of, replies_of, gradients_of;  // by ranks
   std::pmr::vector<std::span<std::byte>> to, from_ranks;
-  std::pmr::vector<asked_of> asked;       // of each rank
+  std::pmr::vector<asked_of> asked;        // of each rank
   std::pmr::vector<index_t> served_bytes;  // of the block that goes to each rank
-  growing_bytes replies, gradients;       // blocks of all owners, in one layout
+  growing_bytes replies, gradients;        // blocks of all owners, in one layout
   std::pmr::vector<unique_parts<>> parts;  // by features
   std::pmr::vector<std::pmr::vector<std::int64_t>> slots;
   std::pmr::vector<request_entry> entries;         // [feature][rank]: what this rank asks

@@ -1,0 +1,7 @@
+// Tables over many ranks.
+#pragma once
+
+#include <deeprec/sharding/placement.hpp>
+#include <deeprec/sharding/sharded_group.hpp>
+#include <deeprec/sharding/sharded_rows.hpp>
+#include <deeprec/sharding/sharded_verbs.hpp>
