@@ -8,6 +8,8 @@
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/memory/counting_resource.hpp>
+#include <deeprec/memory/refusing_resource.hpp>
 #include <deeprec/optim/optimizers.hpp>
 #include <deeprec/sharding/placement.hpp>
 #include <deeprec/sharding/sharded_group.hpp>
@@ -15,10 +17,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <random>
 #include <string>
@@ -322,4 +326,233 @@ TEST_CASE("sharded_group: sums that are exact have the bits of one update of all
 TEST_CASE("sharded_group: mistakes are seen: the gradient of a rank that is lost, and one of two of a row") {
   CHECK(!trial<sgd>{3, kinds_for(3), {.learning_rate = 0.125F}, 0, false, 3, 1}.same());
   CHECK(!trial<sgd>{3, kinds_for(3), {.learning_rate = 0.125F}, 0, false, 3, 2}.same());
+}
+
+namespace {
+
+// A rank of a small model: two tables by rows, one whole at rank 0.
+struct small_rank {
+  explicit small_rank(thread_rank<> comm, index_t width = 8, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : group(comm, {.patience = std::chrono::seconds(60)}, memory) {
+    const int n = comm.size(), me = comm.rank();
+    tables.push_back(make_table(part_rows(me, 20, n), width, 0, 1));
+    tables.push_back(make_table(part_rows(me, 30, n), 4, 0, 2));
+    tables.push_back(make_table(me == 0 ? 10 : 0, 5, 0, 3));
+    group.add(tables[0].view(), combiner::sum, placement::rows{20});
+    group.add(tables[1].view(), combiner::mean, placement::rows{30});
+    group.add(tables[2].view(), combiner::sum, placement::whole{0, 10});
+    ids.assign(3, {1, 2, 3});
+  }
+  [[nodiscard]] std::vector<bags_type> bags() const {
+    std::vector<bags_type> all;
+    for (const auto& list : ids) all.emplace_back(offsets.data(), 2, list.data(), 3);
+    return all;
+  }
+  // A whole step; the status of the first verb that has one.
+  template <class Executor>
+  status step(Executor&& on, index_t columns_of_gradient = -1) {
+    const std::vector<bags_type> batches = bags();
+    std::fill(out.begin(), out.end(), -7.0F);
+    const index_t width = group.total_width();
+    out.resize(static_cast<std::size_t>(2 * width), -7.0F);
+    auto rows = resolve(on, group, batches);
+    if (!rows) return rows.fault();
+    if (const status s = lookup(on, rows.value(), matrix_view<float>(out.data(), 2, width)); !s) return s;
+    const index_t columns = columns_of_gradient < 0 ? width : columns_of_gradient;
+    const std::vector<float> g(static_cast<std::size_t>(2 * columns), 1.0F);
+    return update(on, rows.value(), matrix_view<const float>(g.data(), 2, columns), sgd{.learning_rate = 0.5F});
+  }
+  [[nodiscard]] std::vector<float> all_rows() const {
+    std::vector<float> all;
+    for (const table_type& t : tables) {
+      for (index_t k = 0; k < t.rows(); ++k) {
+        const auto* const row = reinterpret_cast<const float*>(t.view().row(k));
+        all.insert(all.end(), row, row + t.view().format().width());
+      }
+    }
+    return all;
+  }
+
+  std::vector<table_type> tables;
+  sharded_group<sgd, thread_rank<>> group;
+  const std::vector<std::int64_t> offsets{0, 1, 3};
+  std::vector<std::vector<std::int64_t>> ids;
+  std::vector<float> out;
+};
+
+}  // namespace
+
+TEST_CASE("sharded_group: an id out of range, on whichever ranks, is the fault of all; nothing is written, and they go on") {
+  for (const bool two : {false, true}) {
+    std::vector<status> seen(3);
+    std::vector<char> fine(3);
+    on_ranks(3, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
+      const auto i = static_cast<std::size_t>(comm.rank());
+      small_rank r(comm);
+      inline_executor here;
+      const std::vector<float> before = r.all_rows();
+      if (comm.rank() == 2) r.ids[1][2] = 30;
+      if (comm.rank() == 1 && two) r.ids[2][0] = -1;
+      seen[i] = r.step(here);
+      const bool untouched = r.all_rows() == before &&
+                             std::all_of(r.out.begin(), r.out.end(), [](float x) { return x == -7.0F; });
+      r.ids.assign(3, {1, 2, 3});
+      fine[i] = untouched && r.step(here).ok() && r.all_rows() != before;
+    });
+    for (const status& s : seen) {
+      CHECK(s.code() == errc::id_out_of_range);
+      CHECK(s.place().rank == (two ? 1 : 2));
+      CHECK(s.place().table == (two ? 2 : 1));
+      CHECK(s.place().bag == (two ? 0 : 1));
+      CHECK(s.place().position == (two ? 0 : 2));
+      CHECK(s.place().value == (two ? -1 : 30));
+    }
+    CHECK(std::all_of(fine.begin(), fine.end(), [](char f) { return f != 0; }));
+  }
+}
+
+TEST_CASE("sharded_group: ranks whose features differ, in width, order or number, are refused at all ranks") {
+  std::vector<status> seen(3);
+  on_ranks(3, {}, [&](thread_rank<> comm) {
+    small_rank r(comm, comm.rank() == 1 ? 9 : 8);
+    inline_executor here;
+    seen[static_cast<std::size_t>(comm.rank())] = r.step(here);
+  });
+  for (const status& s : seen) {
+    CHECK(s.code() == errc::invalid_value);
+    CHECK(s.place().rank >= 0);
+  }
+}
+
+TEST_CASE("sharded_group: what a rank has wrong is named: parts, batches, outputs, gradients, offsets") {
+  std::vector<std::string> words(2);
+  on_ranks(2, {}, [&](thread_rank<> comm) {
+    const bool wrong = comm.rank() == 1;
+    inline_executor here;
+    std::string& all = words[static_cast<std::size_t>(comm.rank())];
+    {
+      table_type t = make_table(5, 4, 0, 1);
+      sharded_group<sgd, thread_rank<>> group(comm.duplicate().or_throw());
+      group.add(t.view(), combiner::sum, placement::rows{wrong ? index_t{99} : index_t{10}});
+      const std::vector<std::int64_t> offsets{0, 1}, ids{0};
+      const std::vector<bags_type> bags{bags_type(offsets.data(), 1, ids.data(), 1)};
+      const auto rows = resolve(here, group, bags);
+      all += std::string(to_string(rows.fault().code())) + "; ";
+    }
+    {
+      small_rank r(comm.duplicate().or_throw());
+      std::vector<bags_type> bags = r.bags();
+      if (wrong) bags.pop_back();
+      all += std::string(to_string(resolve(here, r.group, bags).fault().code())) + "; ";
+      bags = r.bags();
+      const std::vector<std::int64_t> later{1, 2, 3};
+      if (wrong) bags[1] = bags_type(later.data(), 2, r.ids[1].data(), 3);
+      all += std::string(to_string(resolve(here, r.group, bags).fault().code())) + "; ";
+      all += std::string(to_string(r.step(here, wrong ? 3 : -1).code())) + "; ";
+      all += std::string(to_string(r.step(here).code())) + "; ";
+    }
+  });
+  CHECK(words[0] == words[1]);
+  CHECK(words[0] == "shape mismatch; shape mismatch; unsupported; shape mismatch; ok; ");
+}
+
+TEST_CASE("sharded_group: ranks whose data end at different steps go on with empty batches, and no sample is lost") {
+  const std::vector<index_t> steps{3, 5, 0};
+  std::vector<index_t> made(3);
+  on_ranks(3, {}, [&](thread_rank<> comm) {
+    const auto i = static_cast<std::size_t>(comm.rank());
+    small_rank r(comm);
+    inline_executor here;
+    const index_t width = r.group.total_width();
+    const std::vector<std::int64_t> zero{0};
+    for (index_t t = 0; t < 20; ++t) {
+      const bool more = t < steps[i];
+      const std::vector<bags_type> bags = more ? r.bags() : std::vector<bags_type>(3, bags_type(zero.data(), 0, zero.data(), 0));
+      auto rows = resolve(here, r.group, bags).or_throw();
+      if (rows.bags_of_all() == 0) {
+        made[i] = t;
+        break;
+      }
+      std::vector<float> out(static_cast<std::size_t>(2 * width), 1.0F);
+      const index_t b = more ? 2 : 0;
+      lookup(here, rows, matrix_view<float>(out.data(), b, width)).or_throw();
+      update(here, rows, matrix_view<const float>(out.data(), b, width), sgd{}).or_throw();
+    }
+  });
+  CHECK(made == std::vector<index_t>{5, 5, 5});
+}
+
+TEST_CASE("sharded_group: three messages a step and rank, whatever the features; nothing is allocated in the end") {
+  for (const int features : {1, 200}) {
+    std::vector<std::uint64_t> messages(3);
+    std::vector<index_t> allocations(3);
+    on_ranks(3, {}, [&](thread_rank<> comm) {
+      const auto i = static_cast<std::size_t>(comm.rank());
+      counting_resource memory;
+      table_type t = make_table(part_rows(comm.rank(), 40, 3), 4, 0, 1);
+      sharded_group<sgd, thread_rank<>> group(comm, {}, &memory);
+      for (int f = 0; f < features; ++f) group.add(t.view(), combiner::sum, placement::rows{40});
+      const std::vector<std::int64_t> offsets{0, 1, 3}, ids{7, 39, 12};
+      const std::vector<bags_type> bags(static_cast<std::size_t>(features), bags_type(offsets.data(), 2, ids.data(), 3));
+      std::vector<float> out(static_cast<std::size_t>(2 * group.total_width()));
+      inline_executor here;
+      for (int step = 0; step < 6; ++step) {
+        const std::uint64_t before = group.traffic().messages;
+        const index_t granted = memory.statistics().allocations;
+        auto rows = resolve(here, group, bags).or_throw();
+        lookup(here, rows, matrix_view<float>(out.data(), 2, group.total_width())).or_throw();
+        update(here, rows, matrix_view<const float>(out.data(), 2, group.total_width()), sgd{}).or_throw();
+        messages[i] = group.traffic().messages - before;
+        allocations[i] = memory.statistics().allocations - granted;
+      }
+    });
+    CHECK(messages == std::vector<std::uint64_t>{6, 6, 6});  // 3 to each of the 2 others
+    CHECK(allocations == std::vector<index_t>{0, 0, 0});
+  }
+}
+
+TEST_CASE("sharded_group: memory that one rank is refused, at any allocation of a step, is the fault of all") {
+  int shared = 0, alone = 0;
+  for (index_t nth = 0; nth < 400; ++nth) {
+    std::vector<status> seen(3), after(3);
+    std::vector<char> untouched(3);
+    bool refused = false;
+    on_ranks(3, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
+      const auto i = static_cast<std::size_t>(comm.rank());
+      allowance granted;
+      refusing_resource memory(granted);
+      small_rank r(comm, 8, &memory);
+      inline_executor here;
+      context ctx{here};
+      ctx.memory = &memory;
+      const std::vector<float> before = r.all_rows();
+      if (comm.rank() == 1) granted.left = nth;
+      seen[i] = r.step(ctx);
+      untouched[i] = r.all_rows() == before;
+      if (comm.rank() == 1) refused = granted.refused > 0;
+      granted.left = allowance::unlimited;
+      after[i] = r.step(ctx);
+    });
+    CAPTURE(nth);
+    if (!refused) break;
+    CHECK(seen[1].code() == errc::out_of_memory);
+    const auto goes_on = [](const status& s) { return s.ok() || s.code() == errc::closed; };
+    if (goes_on(seen[0])) {  // behind its last message: the communicator has ended
+      ++alone;
+      CHECK(goes_on(seen[2]));
+      for (const int k : {0, 1, 2}) CHECK(after[static_cast<std::size_t>(k)].code() == errc::closed);
+    } else {
+      ++shared;
+      for (const std::size_t k : {0U, 2U}) {
+        CHECK(seen[k].code() == errc::out_of_memory);
+        CHECK(seen[k].place().rank == 1);
+      }
+      for (const std::size_t k : {0U, 1U, 2U}) {
+        CHECK(untouched[k] != 0);
+        CHECK(after[k].ok());
+      }
+    }
+  }
+  CHECK(shared > 20);
+  CHECK(alone < shared / 4);
 }

@@ -54,8 +54,8 @@ template <class Context, class Group, class Mode = keys::find_t>
 /// @cost     message 2: the distinct rows of the batch, and the pooled rows of whole tables
 /// @threads  as the group; every rank calls it
 /// @error    as lookup of a feature_group, and what owners found when they resolved; at all ranks that of the
-///           smallest rank, and no rank has written its out. out_of_memory while rows are pooled: at this rank
-///           alone, the others get it from their next verb
+///           smallest rank, and no rank has written its out. out_of_memory while rows are pooled: at this rank,
+///           which abandons the communicator
 template <class Context, class Group>
 status lookup(Context&& context_or_executor, const sharded_rows<Group>& rows, matrix_view<float> out) {
   return detail::sharded_access::lookup_step(detail::as_context(context_or_executor), rows, out);

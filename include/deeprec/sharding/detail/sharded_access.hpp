@@ -1,7 +1,8 @@
 // What the verbs of a sharded_group do: checks, an exchange, and the verbs of its feature groups.
 //
 //   a fault of this rank      goes out with the next message, in the place of payloads; all ranks return it
-//   a fault behind a message  waits for the next one (`pending_`); behind the last one the communicator ends
+//   a fault of an owner         waits for the next message (`pending_`)
+//   a fault behind a message of which the others know nothing: the communicator ends
 #pragma once
 
 #include <cstddef>
@@ -149,10 +150,7 @@ struct sharded_access {
                     std::span<const typename Group::bags_type>(group.step_->buffers().pooled_bags),
                     std::span<const matrix_view<float>>(outs));
     });
-    if (!pooled) {
-      group.pending_ = pooled;
-      return pooled;
-    }
+    if (!pooled) return end(group, pooled);
     group.step_->take_pooled(places(group), out);
     return {};
   }
@@ -180,11 +178,16 @@ struct sharded_access {
       return at_owner(group, update(ctx, *group.served_rows_,
                                     std::span<const matrix_view<const float>>(gradients), optimizer));
     });
-    if (!stepped) group.comm_.abandon(stepped);  // other ranks have stepped their rows
-    return stepped;
+    return stepped ? stepped : end(group, stepped);
   }
 
  private:
+  // A fault that the other ranks can't know: they have gone on.
+  template <class Group>
+  static status end(Group& group, const status& s) {
+    group.comm_.abandon(s);
+    return s;
+  }
   template <class T>
   static matrix_view<T> columns(matrix_view<T> all, index_t first, index_t width) {
     return {all.empty() ? nullptr : all.data_handle() + first, all.extent(0), width, all.stride(0)};
