@@ -1,4 +1,5 @@
-// What ranks send each other in tests: every byte of a message follows from who sends it to whom in which step.
+// What ranks send each other in tests: every byte of a message follows from who sends it to whom, and in which
+// step.
 #pragma once
 
 #include <deeprec/comm/message_header.hpp>

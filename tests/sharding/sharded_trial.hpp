@@ -228,17 +228,16 @@ struct trial {
     for (std::size_t f = 0; f < features.size(); ++f) {
       const feature& x = features[f];
       const bool holds = x.is_whole() && x.rank == me;
-      parts.push_back(make_table(x.is_whole() ? (holds ? x.rows : 0) : part_rows(me, x.rows, ranks),
-                                 x.width, state, 0));
+      parts.push_back(
+          make_table(x.is_whole() ? (holds ? x.rows : 0) : part_rows(me, x.rows, ranks), x.width, state, 0));
       for (index_t k = 0; k < parts.back().rows(); ++k)
         copy_row(first[f], holds ? k : k * ranks + me, parts.back(), k);
     }
     for (std::size_t f = 0; f < features.size(); ++f) {
       const feature& x = features[f];
       if (x.is_whole()) {
-        with_pooling(x.what, [&](const auto& p) {
-          group.add(parts[f].view(), p, placement::whole{x.rank, x.rows});
-        });
+        with_pooling(x.what,
+                     [&](const auto& p) { group.add(parts[f].view(), p, placement::whole{x.rank, x.rows}); });
       } else if (x.what == kind::rows_sum) {
         group.add(parts[f].view(), combiner::sum, placement::rows{x.rows});
       } else if (x.what == kind::rows_mean) {

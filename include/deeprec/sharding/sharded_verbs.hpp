@@ -1,8 +1,8 @@
 // The verbs of a sharded_group, with the names, arguments and order of those of a feature_group.
 //
-//   auto rows = resolve(ctx, group, bags, keys::find_or_insert);     ids are checked, sent, and resolved there
-//   lookup(ctx, rows.value(), out);                                  rows come back, and are pooled
-//   update(ctx, rows.value(), gradient, optimizer);                  gradients are sent, each row is stepped
+//   auto rows = resolve(ctx, group, bags);              ids are checked, sent, and resolved there
+//   lookup(ctx, rows.value(), out);                     rows come back, and are pooled
+//   update(ctx, rows.value(), gradient, optimizer);     gradients are sent, each row is stepped
 //
 // Each is one exchange: all ranks call all of them, in one order, whatever their batches hold. A rank whose
 // data have ended goes on with batches without bags until bags_of_all() is 0.
@@ -28,8 +28,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @shape    bags (T), each {offsets (B_t+1), ids (N_t)}; offsets begin at 0; the list outlives the result
 /// @space    host
 /// @post     the group's earlier rows are of no use. Keys that were inserted stay
-/// @cost     message 1: a word for each distinct id, and the bags of whole tables. O(N) here and at the owners.
-///           Buffers grow to their largest size
+/// @cost     message 1: a word for each distinct id, and the bags of whole tables. O(N) here and at the
+///           owners. Buffers grow to their largest size
 /// @threads  as the group; every rank calls it
 /// @error    the fault of the smallest rank that has one, at all ranks, with its place: as resolve of a
 ///           feature_group; shape_mismatch for a part (add); unsupported for offsets that do not begin at 0;
@@ -54,8 +54,8 @@ template <class Context, class Group, class Mode = keys::find_t>
 /// @cost     message 2: the distinct rows of the batch, and the pooled rows of whole tables
 /// @threads  as the group; every rank calls it
 /// @error    as lookup of a feature_group, and what owners found when they resolved; at all ranks that of the
-///           smallest rank, and no rank has written its out. out_of_memory while rows are pooled: at this rank,
-///           which abandons the communicator
+///           smallest rank, and no rank has written its out. out_of_memory while rows are pooled: at this
+///           rank, which abandons the communicator
 template <class Context, class Group>
 status lookup(Context&& context_or_executor, const sharded_rows<Group>& rows, matrix_view<float> out) {
   return detail::sharded_access::lookup_step(detail::as_context(context_or_executor), rows, out);
@@ -65,8 +65,9 @@ status lookup(Context&& context_or_executor, const sharded_rows<Group>& rows, ma
 ///
 /// @shape    gradient (B, group.total_width()) of the lookup's output
 /// @numerics a row's gradients are added within each rank, in the order of its batch, and then in that of the
-///           ranks: the bits depend on the batches of the ranks and on no timing. Whole tables: the bits of one
-///           process on the batches in the order of the ranks
+///           ranks: the bits depend on the batches of the ranks and on no timing. Whole tables: the bits of
+///           one process on the batches in the order of the ranks; the positions of a default row come behind
+///           each rank's batch
 /// @cost     message 3: a row of gradients for each distinct row, and the gradients of pooled rows
 /// @threads  as the group; every rank calls it
 /// @error    as update of a feature_group, at all ranks that of the smallest rank, and no rank has written.

@@ -22,7 +22,8 @@ template <class Trial>
 bool same(Trial trial, index_t most_bytes) {
   trial.expect();
   return trial.same_at(
-      mpi_ranks::over(MPI_COMM_WORLD, {.calls = mpi_calls::one_thread, .most_bytes = most_bytes}).or_throw(), false);
+      mpi_ranks::over(MPI_COMM_WORLD, {.calls = mpi_calls::one_thread, .most_bytes = most_bytes}).or_throw(),
+      false);
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ TEST_CASE("sharded_group over MPI: lookups and updates have the bits of one proc
   MPI_Comm_size(MPI_COMM_WORLD, &n);
   for (const index_t most : {index_t{1} << 30, index_t{500}}) {
     CHECK(same(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}, 0}, most));
-    CHECK(same(trial<rowwise_adagrad>{n, kinds_for(n), {.learning_rate = 0.1F}, rowwise_adagrad::row_state}, most));
+    CHECK(same(trial<rowwise_adagrad>{n, kinds_for(n), {.learning_rate = 0.1F}, rowwise_adagrad::row_state},
+               most));
   }
 }
 TEST_CASE("sharded_group over MPI: a rank's gradient that is lost is seen") {
