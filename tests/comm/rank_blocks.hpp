@@ -1,5 +1,4 @@
-// What ranks send each other in tests: every byte of a message follows from who sends it to whom, and in which
-// step.
+// What ranks send each other in tests: every byte of a message follows from its two ranks and its step.
 #pragma once
 
 #include <deeprec/comm/message_header.hpp>
