@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -317,7 +318,7 @@ void makespan(benchmark::State& state, const std::string& name) {
       std::lognormal_distribution<double> cost(0, 1);
       std::vector<double> costs(ops), ranks(ops);
       for (std::size_t v = 0; v < ops; ++v) {
-        costs[v] = cost(random);
+        costs[v] = std::round(1000 * cost(random));  // sums are exact
         for (std::size_t k = 0; v > 0 && k < 1 + random() % 3; ++k) {
           const std::size_t back = 1 + random() % std::min<std::size_t>(v, 5 + ops / 4);
           edges.push_back({static_cast<digraph::number>(v - back), static_cast<digraph::number>(v)});
