@@ -1,7 +1,11 @@
 // Tables over many ranks against one process that has all of them: lookups and updates, bit for bit.
 #include <deeprec/comm/thread_ranks.hpp>
 #include <deeprec/embedding/batches/partition_strategy.hpp>
+#include <deeprec/embedding/growing/growing_table.hpp>
+#include <deeprec/embedding/lookup/lookup.hpp>
+#include <deeprec/embedding/resolve.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
+#include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/memory/counting_resource.hpp>
 #include <deeprec/memory/refusing_resource.hpp>
@@ -17,7 +21,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory_resource>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -305,4 +311,79 @@ TEST_CASE(
   }
   CHECK(shared > 20);
   CHECK(alone < shared / 4);
+}
+
+TEST_CASE(
+    "sharded_group: keys of any value are inserted by their owners, and have the rows of one growing table") {
+  using growing = growing_table<f32_rows>;
+  constexpr index_t width = 6, steps = 4;
+  const row_init::uniform init{.seed = 5, .bound = 0.5F};
+  for (const int n : {1, 2, 5}) {
+    // Integers as gradients, so that sums are exact.
+    std::vector<std::vector<batch>> batches(static_cast<std::size_t>(steps));  // [step][rank]
+    std::mt19937_64 random(deeprec_test::seed());
+    for (auto& step : batches) {
+      for (int r = 0; r < n; ++r) {
+        batch b;
+        for (index_t i = 0; i < (r == 1 ? 0 : 20); ++i) {
+          for (auto k = random() % 4; k > 0; --k) {
+            const std::int64_t ends[] = {-1, 0, std::numeric_limits<std::int64_t>::min(),
+                                         std::numeric_limits<std::int64_t>::max()};
+            b.ids.push_back(random() % 3 == 0 ? ends[random() % 4]
+                                              : static_cast<std::int64_t>(random() % 50) - 25);
+          }
+          b.offsets.push_back(static_cast<std::int64_t>(b.ids.size()));
+        }
+        step.push_back(b);
+      }
+    }
+    const auto gradient = [](index_t bags) {
+      std::vector<float> g(static_cast<std::size_t>(bags * width));
+      for (std::size_t i = 0; i < g.size(); ++i) g[i] = static_cast<float>(static_cast<int>(i % 5) - 2);
+      return g;
+    };
+    growing whole(f32_rows(width), init);
+    inline_executor here;
+    std::vector<std::vector<std::vector<float>>> expected;  // [step][rank]
+    for (const auto& step : batches) {
+      batch all;
+      std::vector<float> g;
+      for (const batch& b : step) {
+        all.append(b);
+        const std::vector<float> mine = gradient(b.bags());
+        g.insert(g.end(), mine.begin(), mine.end());
+      }
+      auto rows = resolve(here, whole.rows(), all.view(), combiner::sum, keys::find_or_insert).or_throw();
+      std::vector<float> out(static_cast<std::size_t>(all.bags() * width));
+      lookup(here, rows, matrix_view<float>(out.data(), all.bags(), width)).or_throw();
+      update(here, rows, matrix_view<const float>(g.data(), all.bags(), width), sgd{.learning_rate = 0.5F})
+          .or_throw();
+      expected.emplace_back();
+      auto from = out.begin();
+      for (const batch& b : step) {
+        expected.back().emplace_back(from, from + b.bags() * width);
+        from += b.bags() * width;
+      }
+    }
+    std::atomic<index_t> keys_of_all{0};
+    on_ranks(n, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
+      const auto i = static_cast<std::size_t>(comm.rank());
+      growing part(f32_rows(width), init);
+      sharded_group<sgd, thread_rank<>> group(comm);
+      group.add(part.rows(), combiner::sum, placement::keys{});
+      inline_executor mine;
+      for (std::size_t t = 0; t < batches.size(); ++t) {
+        const batch& b = batches[t][i];
+        const std::vector<bags_type> bags{b.view()};
+        auto rows = resolve(mine, group, bags, keys::find_or_insert).or_throw();
+        std::vector<float> out(static_cast<std::size_t>(b.bags() * width), -7.0F), g = gradient(b.bags());
+        lookup(mine, rows, matrix_view<float>(out.data(), b.bags(), width)).or_throw();
+        update(mine, rows, matrix_view<const float>(g.data(), b.bags(), width), sgd{.learning_rate = 0.5F})
+            .or_throw();
+        CHECK(out == expected[t][i]);
+      }
+      keys_of_all += part.size();
+    });
+    CHECK(keys_of_all == whole.size());
+  }
 }
