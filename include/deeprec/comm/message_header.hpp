@@ -93,10 +93,10 @@ static_assert(sizeof(message_header) == 64);
 
 namespace detail {
 
-inline void write_header(std::span<std::byte> block, const message_header& header) noexcept {
+inline void put_message_header(std::span<std::byte> block, const message_header& header) noexcept {
   std::memcpy(block.data(), &header, sizeof(header));
 }
-inline message_header read_header(const std::byte* block) noexcept {
+inline message_header message_header_in(const std::byte* block) noexcept {
   message_header header;
   std::memcpy(&header, block, sizeof(header));
   return header;

@@ -168,7 +168,7 @@ class mpi_flight {
     return each_rank(at, [&](int r) {
       const std::span<std::byte> block = x.to[static_cast<std::size_t>(r)];
       const auto bytes = static_cast<index_t>(block.size());
-      write_header(block, header_of(x, at.options.generation, block.size()));
+      put_message_header(block, header_of(x, at.options.generation, block.size()));
       index_t sent = first_bytes(at, bytes);
       status s = send(at, block.data(), sent, r);
       while (s.ok() && sent < bytes) {
@@ -259,7 +259,7 @@ class mpi_flight {
     MPI_Get_count(&what, MPI_BYTE, &bytes);
     p.taken += bytes;
     if (p.expected < 0) {
-      const message_header h = p.apart ? p.header : read_header(block_from(r).data());
+      const message_header h = p.apart ? p.header : message_header_in(block_from(r).data());
       if (const status s = check_header(h, r, at.options.generation, *of_); !s) return s;
       if (h.code != 0) {
         agree(r, h.fault(r));
@@ -270,7 +270,7 @@ class mpi_flight {
         if (const status s = check_bytes(h, r, block_from(r).size()); !s) return s;
       } else if (p.apart) {
         if (make_room(p.expected, r).empty()) return drop_pieces(at, r);
-        write_header(block_from(r), h);
+        put_message_header(block_from(r), h);
       }
     }
     if (p.taken == p.expected) return finish(r);

@@ -245,7 +245,7 @@ class thread_channel {
       to = x.rooms[index(from)].make(l.header.bytes);
 #endif
     }
-    write_header(to, l.header);
+    put_message_header(to, l.header);
     Copy::copy(to.data() + sizeof(message_header), l.payload, l.header.bytes);
   }
 
