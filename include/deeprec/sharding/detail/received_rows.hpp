@@ -26,7 +26,7 @@ struct received_rows {
 
   [[nodiscard]] index_t rows() const noexcept { return bytes->bytes / format().stride_bytes(); }
   [[nodiscard]] const std::byte* data() const noexcept { return bytes->first; }
-  [[nodiscard]] format_type format() const noexcept { return f32_rows(width); }
+  [[nodiscard]] format_type format() const noexcept { return {width}; }
 };
 
 /// The rows of a table of which this rank has a part: what ids are checked against.
@@ -38,7 +38,7 @@ struct logical_rows {
 
   [[nodiscard]] index_t rows() const noexcept { return count; }
   [[nodiscard]] const std::byte* data() const noexcept { return &none; }
-  [[nodiscard]] format_type format() const noexcept { return f32_rows(width); }
+  [[nodiscard]] format_type format() const noexcept { return {width}; }
 
  private:
   static constexpr std::byte none{};
