@@ -184,8 +184,9 @@ class sharded_group {
   index_t append(detail::feature_place<Bags>& place, const Pooling& pooling) {
     using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
     if (place.how == detail::placed::by_slot) {  // any integer is a key
+      using any_key = deeprec::pooling<typename policies::combiner, bounds::assume_valid_t>;
       checked_.add(detail::logical_rows{1, place.width},
-                   deeprec::pooling{typename policies::combiner{}, bounds::assume_valid});
+                   any_key(typename policies::combiner(), bounds::assume_valid));
     } else {
       checked_.add(detail::logical_rows{place.count, place.width}, pooling);
     }
