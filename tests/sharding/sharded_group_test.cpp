@@ -221,15 +221,18 @@ TEST_CASE(
       const bool more = t < steps[i];
       const std::vector<bags_type> bags =
           more ? r.bags() : std::vector<bags_type>(3, bags_type(zero.data(), 0, zero.data(), 0));
+      const index_t b = more ? 2 : 0;
+      std::vector<float> out(static_cast<std::size_t>(2 * width), 1.0F);
+      // [sharded]
       auto rows = resolve(here, r.group, bags).or_throw();
-      if (rows.bags_of_all() == 0) {
+      if (rows.bags_of_all() == 0) {  // the data of all ranks have ended
         made[i] = t;
         break;
       }
-      std::vector<float> out(static_cast<std::size_t>(2 * width), 1.0F);
-      const index_t b = more ? 2 : 0;
       lookup(here, rows, matrix_view<float>(out.data(), b, width)).or_throw();
+      // ... the gradient of what was looked up, here itself ...
       update(here, rows, matrix_view<const float>(out.data(), b, width), sgd{}).or_throw();
+      // [sharded]
     }
   });
   CHECK(made == std::vector<index_t>{5, 5, 5});
