@@ -9,6 +9,7 @@
 #pragma once
 
 #include <concepts>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -26,17 +27,17 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///   rank(), size()     which of how many ranks
 ///   most_in_flight()   exchanges that may have begun and not ended
 ///   begin(x)           sends and receives are on their way. Refused: shape_mismatch of blocks, would_block
-///                      for more in flight, closed after the end. Then nothing was sent, and it may be
-///                      called again
+///                      for more in flight, out_of_memory, closed after the end. Then nothing was sent, and
+///                      it may be called again
 ///   poll(x)            ok, or failed with x.outcome: it has ended. not_now: it has not
 ///   wait(x, limit)     polls until it ends; timed_out or stopped: it is in flight still
 ///   awaited(x)         the ranks whose messages have not come
-///   abandon(s)         ends the communicator: exchanges in flight fail at this rank, with s, and their
-///                      blocks are the caller's again; those of other ranks fail with `closed` and this rank,
-///                      where the engine can tell them
+///   abandon(s)         ends the communicator: exchanges in flight fail at this rank, with s; those of other
+///                      ranks fail with `closed` and this rank, where the engine can tell them. Blocks are
+///                      the caller's again with thread_rank; MPI keeps them until the process ends
 ///   duplicate()        another communicator of the same ranks; all ranks call it
-///   split(color, key)  one of the ranks with the same color, numbered by key, then by rank; all ranks call
-///                      it, those with a negative color get none: unsupported
+///   split(color, key,  one of the ranks with the same color, numbered by key, then by rank; all ranks call
+///         limit)       it, those with a negative color get none: unsupported
 template <class C>
 concept Communicator = requires(C& c, const C& k, exchange& x, const wait_limit& limit) {
   typename C::space;  ///< of the memory that messages lie in
@@ -54,7 +55,7 @@ concept Communicator = requires(C& c, const C& k, exchange& x, const wait_limit&
 
 /// Begins an exchange and waits for its end.
 ///
-/// @post    where the limit ended it, the communicator is abandoned: its blocks are the caller's again
+/// @post    where the limit ended it, the communicator is abandoned
 /// @cost    a message to each other rank, and one from each
 /// @threads one at a time for each communicator
 /// @error   x.outcome; what begin() refuses; timed_out, with the first of the silent ranks; stopped
@@ -66,10 +67,17 @@ template <class C>
   if (const status s = comm.begin(x); !s) return s;
   const queue_result ended = comm.wait(x, limit);
   if (ended == queue_result::ok || ended == queue_result::failed) return x.outcome;
-  const rank_list silent = comm.awaited(x);
   fault_place place{};
   place.operation = "exchange";
-  place.rank = silent.empty() ? -1 : silent.front();
+#if DEEPREC_EXCEPTIONS
+  try {
+#endif
+    const rank_list silent = comm.awaited(x);
+    if (!silent.empty()) place.rank = silent.front();
+#if DEEPREC_EXCEPTIONS
+  } catch (const std::bad_alloc&) {  // nobody is named
+  }
+#endif
   const status s = ended == queue_result::stopped
                        ? status(errc::stopped, "exchange: stopped while it waited for messages", place)
                        : status(errc::timed_out, "exchange: a message must come within the limit", place);

@@ -1,10 +1,8 @@
 // Memory of one message: room for its header and the payload behind it.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memory_resource>
-#include <optional>
 #include <span>
 
 #include <deeprec/comm/message_header.hpp>
@@ -12,7 +10,7 @@
 #include <deeprec/core/contract.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/sizes.hpp>
-#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/growing_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -37,25 +35,19 @@ class message_room {
   std::span<std::byte> make(index_t payload_bytes) {
     DEEPREC_EXPECTS(payload_bytes >= 0);
     const index_t bytes = capped_sum(payload_bytes, index_t{sizeof(message_header)});
-    if (bytes > capacity_) {
-      memory_block_.reset();
-      capacity_ = 0;
-      memory_block_.emplace(memory_, bytes);
-      capacity_ = bytes;
-    }
+    size_ = 0;
+    memory_.make(bytes);
     size_ = bytes;
     return block();
   }
   /// The block that make() returned last; empty before.
   [[nodiscard]] std::span<std::byte> block() const noexcept {
-    if (!memory_block_.has_value()) return {};
-    return {memory_block_->data(), static_cast<std::size_t>(size_)};
+    return {memory_.data(), static_cast<std::size_t>(size_)};
   }
 
  private:
-  std::pmr::memory_resource* memory_;
-  std::optional<detail::scratch_block> memory_block_;
-  index_t capacity_ = 0, size_ = 0;
+  detail::growing_block memory_;
+  index_t size_ = 0;
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

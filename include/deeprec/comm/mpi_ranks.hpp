@@ -30,6 +30,7 @@
 #include <deeprec/core/space.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/queue/queue_result.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -77,14 +78,12 @@ class mpi_ranks {
   [[nodiscard]] status begin(exchange& x) {
     if (const status s = detail::check_blocks(x, rank(), size()); !s) return s;
     detail::mpi_flight& f = flight(next_);
-    if (f.of() != nullptr)
-      return {errc::would_block,
-              "exchange: too many exchanges of a communicator are in flight",
-              {.at_most = depth}};
+    if (f.of() != nullptr) return detail::too_many_in_flight(depth);
     if (!end_.ok()) return end_;
-    x.number = next_++;
-    x.agreed = x.outcome = {};
-    x.mismatch = {};
+    if (const status s = detail::or_out_of_memory("exchange", [&] { return f.reserve(at_, x), status(); });
+        !s)
+      return s;
+    detail::number_exchange(x, next_++);
     if (!x.rooms.empty() && x.fault.ok())
       x.from[static_cast<std::size_t>(rank())] = x.to[static_cast<std::size_t>(rank())];
     if (const status s = f.begin(at_, x); !s) abandon(s);
@@ -98,7 +97,7 @@ class mpi_ranks {
       if (const status s = f.progress(at_); !s) abandon(s);
     }
     if (f.of() == &x) return queue_result::not_now;
-    return x.outcome.ok() ? queue_result::ok : queue_result::failed;
+    return detail::result_of(x);
   }
 
   /// Polls, and lets other threads run after a while.
@@ -128,9 +127,7 @@ class mpi_ranks {
   void abandon(const status& why) {
     if (end_.ok()) {
       const bool told = why.code() == errc::closed;  // by another rank, which tells all
-      fault_place place{};
-      place.rank = rank();
-      end_ = told ? why : status(errc::closed, "exchange: a rank has abandoned the communicator", place);
+      end_ = told ? why : detail::abandoned_by(rank());
       for (int r = 0; r < size() && !told; ++r) {
         MPI_Request word = MPI_REQUEST_NULL;
         if (r != rank() && MPI_Isend(nullptr, 0, MPI_BYTE, r, end_tag, comm_.get(), &word) == MPI_SUCCESS)
@@ -167,9 +164,7 @@ class mpi_ranks {
     int there = 0;
     MPI_Status what;
     if (MPI_Iprobe(MPI_ANY_SOURCE, end_tag, comm_.get(), &there, &what) != MPI_SUCCESS || there == 0) return;
-    fault_place place{};
-    place.rank = what.MPI_SOURCE;
-    abandon({errc::closed, "exchange: a rank has abandoned the communicator", place});
+    abandon(detail::abandoned_by(what.MPI_SOURCE));
   }
 
   detail::mpi_handle comm_;

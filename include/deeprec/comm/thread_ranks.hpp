@@ -35,6 +35,7 @@
 #include <deeprec/queue/queue_result.hpp>
 #include <deeprec/queue/wait_strategies.hpp>
 #include <deeprec/support/atomics.hpp>
+#include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -74,14 +75,25 @@ class thread_rank {
   [[nodiscard]] rank_list awaited(const exchange& x) const { return channel_->awaited(rank_, x); }
   void abandon(const status& why) { channel_->abandon(rank_, why); }
 
+  /// @error out_of_memory: this rank has none, the others have theirs
   [[nodiscard]] result<thread_rank> duplicate() {
-    return thread_rank(*ranks_, ranks_->child(*channel_, children_++, 0, size()), rank_);
+    const index_t number = children_++;
+    return detail::or_out_of_memory([&]() -> result<thread_rank> {
+      return thread_rank(*ranks_, ranks_->child(*channel_, number, 0, size()), rank_);
+    });
   }
+  /// @error as complete(); unsupported for a negative color; out_of_memory as duplicate(), or before anything
+  ///        is sent, where the others wait
   [[nodiscard]] result<thread_rank> split(int color, int key, const wait_limit& limit = {}) {
+    const index_t number = children_++;
+    return detail::or_out_of_memory([&] { return split_as(number, color, key, limit); });
+  }
+
+ private:
+  result<thread_rank> split_as(index_t number, int color, int key, const wait_limit& limit) {
     struct entry {
       int color, key, rank;
     };
-    const index_t number = children_++;
     std::vector<message_room> out(static_cast<std::size_t>(size())), in(static_cast<std::size_t>(size()));
     std::vector<std::span<std::byte>> to, from(in.size());
     const entry mine{color, key, rank_};
@@ -106,7 +118,6 @@ class thread_rank {
                        static_cast<int>(me - group.begin()));
   }
 
- private:
   friend class thread_ranks<Wait, Atomics>;
   thread_rank(thread_ranks<Wait, Atomics>& ranks, channel& of, int rank) noexcept
       : ranks_(&ranks), channel_(&of), rank_(rank) {}

@@ -84,6 +84,9 @@ class sharded_group {
         comm_(std::move(comm)),
         step_(std::make_unique<detail::sharded_step<Bags>>(comm_.rank(), comm_.size(), memory)) {}
 
+  sharded_group(const sharded_group&) = delete;  // rows of a step refer to it
+  sharded_group& operator=(const sharded_group&) = delete;
+
   /// Adds a feature and returns its number; the part is copied (a view, not the rows). Several features may
   /// have one table.
   ///

@@ -9,6 +9,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/queue/queue_result.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -35,6 +36,37 @@ inline message_header header_of(const exchange& x, std::uint32_t generation, std
 inline status own_fault(const exchange& x, int rank) noexcept {
   const status as_sent = header_of(x, 0, 0).fault(rank);
   return {as_sent.code(), x.fault.detail(), as_sent.place()};
+}
+
+/// The beginning of an exchange that its engine has accepted.
+inline void number_exchange(exchange& x, std::uint64_t number) noexcept {
+  x.number = number;
+  x.agreed = x.outcome = {};
+  x.mismatch = {};
+}
+/// Of two faults that of the smaller rank. `by`: the rank of x.agreed, where it is a fault.
+inline void agree(exchange& x, int rank, const status& s, int& by) noexcept {
+  if (!x.agreed.ok() && rank > by) return;
+  x.agreed = s;
+  by = rank;
+}
+inline queue_result result_of(const exchange& x) noexcept {
+  return x.outcome.ok() ? queue_result::ok : queue_result::failed;
+}
+
+inline status too_many_in_flight(int most) noexcept {
+  return {
+      errc::would_block, "exchange: too many exchanges of a communicator are in flight", {.at_most = most}};
+}
+inline status abandoned_by(int rank) noexcept {
+  fault_place place{};
+  place.rank = rank;
+  return {errc::closed, "exchange: a rank has abandoned the communicator", place};
+}
+inline status no_memory_for(int rank) noexcept {
+  fault_place place{};
+  place.rank = rank;
+  return {errc::out_of_memory, "exchange: no memory for a message", place};
 }
 
 /// Whether a message belongs to the exchange; not its size.

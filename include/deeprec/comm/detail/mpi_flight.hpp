@@ -72,6 +72,15 @@ class mpi_flight {
   /// None: the exchange has ended, or not begun.
   [[nodiscard]] exchange* of() const noexcept { return of_; }
 
+  /// All memory that begin() takes. Throws std::bad_alloc, and nothing has changed.
+  void reserve(const mpi_place& at, const exchange& x) {
+    index_t messages = at.size;
+    for (const std::span<std::byte> block : x.to)
+      messages += static_cast<index_t>(block.size()) / at.options.most_bytes + 1;
+    sends_.reserve(static_cast<std::size_t>(messages));
+    peers_.reserve(static_cast<std::size_t>(at.size));
+  }
+  /// @pre reserve(at, x)
   status begin(const mpi_place& at, exchange& x) {
     of_ = &x;
     local_ = {};
@@ -79,7 +88,7 @@ class mpi_flight {
     arrived_ = 0;
     peers_.assign(static_cast<std::size_t>(at.size), {});
     sends_.clear();
-    if (!x.fault.ok()) agree(at.rank, own_fault(x, at.rank));
+    if (!x.fault.ok()) agree(x, at.rank, own_fault(x, at.rank), agreed_by_);
     if (const status s = x.rooms.empty() ? receive_all(at) : status(); !s) return s;
     return send_all(at);
   }
@@ -131,11 +140,6 @@ class mpi_flight {
     return of_->from[static_cast<std::size_t>(rank)];
   }
   [[nodiscard]] int tag() const noexcept { return static_cast<int>(of_->number % tags); }
-  void agree(int rank, const status& s) {
-    if (!of_->agreed.ok() && rank > agreed_by_) return;
-    of_->agreed = s;
-    agreed_by_ = rank;
-  }
   status finish(int rank) noexcept {
     peer_of(rank).done = true;
     ++arrived_;
@@ -241,9 +245,7 @@ class mpi_flight {
     try {
       return block_from(r) = room.make(payload);
     } catch (const std::bad_alloc&) {
-      fault_place place{};
-      place.rank = r;
-      local_ = {errc::out_of_memory, "exchange: no memory for a message", place};
+      local_ = no_memory_for(r);
       peer_of(r).dropped = true;
       return block_from(r) = {};
     }
@@ -262,7 +264,7 @@ class mpi_flight {
       const message_header h = p.apart ? p.header : message_header_in(block_from(r).data());
       if (const status s = check_header(h, r, at.options.generation, *of_); !s) return s;
       if (h.code != 0) {
-        agree(r, h.fault(r));
+        agree(*of_, r, h.fault(r), agreed_by_);
         return finish(r);
       }
       p.expected = h.bytes + index_t{sizeof(message_header)};

@@ -69,20 +69,14 @@ class thread_channel {
     if (const status s = check_blocks(x, me, size_); !s) return s;
     desk& mine = desk_of(me);
     flight& f = mine.flights[mine.next % depth];
-    if (f.of != nullptr) {
-      return {errc::would_block,
-              "exchange: too many exchanges of a communicator are in flight",
-              {.at_most = depth}};
-    }
+    if (f.of != nullptr) return too_many_in_flight(depth);
     if (ended() != 0) return end_status();
-    x.number = mine.next++;
-    x.agreed = x.outcome = {};
-    x.mismatch = {};
+    number_exchange(x, mine.next++);
     f.of = &x;
     f.left = 2 * (size_ - 1);
     f.local = {};
     f.fails = false;
-    if (!x.fault.ok()) agree(x, me, f, own_fault(x, me));
+    if (!x.fault.ok()) agree(x, me, own_fault(x, me), f.agreed_by);
     for (int r = 0; r < size_; ++r) {
       f.received[index(r)] = f.delivered[index(r)] = r == me;
       if (r == me) continue;
@@ -100,7 +94,7 @@ class thread_channel {
 
   queue_result poll(int me, exchange& x) {
     flight& f = desk_of(me).flights[x.number % depth];
-    if (f.of != &x) return x.outcome.ok() ? queue_result::ok : queue_result::failed;  // it has ended
+    if (f.of != &x) return result_of(x);  // it has ended
     if (f.fails) return settle(me, x, f);
     for (int r = 0; r < size_; ++r) {
       if (!f.received[index(r)] && !receive(me, r, x, f)) return fail(me, x, f, x.outcome);
@@ -186,18 +180,7 @@ class thread_channel {
     }
     for (desk& d : desks_) d.room.notify_all();
   }
-  [[nodiscard]] status end_status() const noexcept {
-    fault_place place{};
-    place.rank = static_cast<std::int32_t>(ended()) - 1;
-    return {errc::closed, "exchange: a rank has abandoned the communicator", place};
-  }
-
-  static void agree(exchange& x, int rank, flight& f, const status& s) {
-    if (x.agreed.ok() || rank < f.agreed_by) {
-      x.agreed = s;
-      f.agreed_by = rank;
-    }
-  }
+  [[nodiscard]] status end_status() const noexcept { return abandoned_by(static_cast<int>(ended()) - 1); }
 
   // False: the message does not belong to the exchange, and x.outcome is why.
   bool receive(int me, int from, exchange& x, flight& f) {
@@ -216,7 +199,7 @@ class thread_channel {
     const bool belongs = x.outcome.ok();
     if (belongs) {
       if (l.header.code != 0) {
-        agree(x, from, f, l.header.fault(from));
+        agree(x, from, l.header.fault(from), f.agreed_by);
       } else if (f.local.ok()) {
         copy(l, from, x, f);
       }
@@ -236,9 +219,7 @@ class thread_channel {
       try {
         to = x.rooms[index(from)].make(l.header.bytes);
       } catch (const std::bad_alloc&) {
-        fault_place place{};
-        place.rank = from;
-        f.local = {errc::out_of_memory, "exchange: no memory for a message", place};
+        f.local = no_memory_for(from);
         return;
       }
 #else
@@ -258,7 +239,7 @@ class thread_channel {
     }
     x.outcome = x.agreed.ok() ? f.local : x.agreed;
     f.of = nullptr;
-    return x.outcome.ok() ? queue_result::ok : queue_result::failed;
+    return result_of(x);
   }
 
   // It ends when nobody reads its blocks.

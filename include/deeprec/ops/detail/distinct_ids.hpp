@@ -208,13 +208,7 @@ class long_list {
  public:
   using number_type = std::uint32_t;
 
-  explicit long_list(std::span<const Id> ids) noexcept
-      : ids_(ids.data()),
-        size_(static_cast<index_t>(ids.size())),
-        direct_(size_ > 0 && bits_of_all(ids) < 4 * ids.size()),
-        entries_(size_ == 0 ? 0
-                 : direct_  ? static_cast<index_t>(bits_of_all(ids)) + 1
-                            : static_cast<index_t>(key_entries(size_))) {}
+  explicit long_list(std::span<const Id> ids) noexcept : long_list(ids, bits_of_all(ids)) {}
   [[nodiscard]] index_t bytes() const noexcept {
     const index_t numbers = scratch_block::bytes_of<number_type>(size_);
     index_t bytes = scratch_block::bytes_of<number_type>(entries_);
@@ -247,6 +241,14 @@ class long_list {
   [[nodiscard]] DEEPREC_INLINE number_type slot_at(index_t k) const noexcept { return slot_of_[numbers_[k]]; }
 
  private:
+  long_list(std::span<const Id> ids, std::uint64_t bits) noexcept
+      : ids_(ids.data()),
+        size_(static_cast<index_t>(ids.size())),
+        direct_(size_ > 0 && bits < 4 * ids.size()),
+        entries_(size_ == 0 ? 0
+                 : direct_  ? static_cast<index_t>(bits) + 1
+                            : static_cast<index_t>(key_entries(size_))) {}
+
   struct keys {
     const Id* ids;
     Id* known;

@@ -63,7 +63,8 @@ struct sharded_access {
       group.traffic_.bytes += b.to[static_cast<std::size_t>(r)].size();
     }
     const status s = complete(group.comm_, x, within(group.patience_));
-    const bool alone = x.agreed.ok() && s.code() == errc::out_of_memory;
+    if (!s && x.outcome.ok()) group.comm_.abandon(s);  // it has not begun, and the others wait
+    const bool alone = x.agreed.ok() && x.outcome.code() == errc::out_of_memory;
     group.pending_ = alone ? s : status();
     if (!alone) group.step_fault_ = s;
     return alone ? status() : s;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/ops/owner_rules.hpp>
 #include <deeprec/ops/partition_unique.hpp>
@@ -189,7 +191,7 @@ class sharded_step {
   static index_t rows_of(const place_type& p, const request_entry& e) noexcept {
     return p.is_whole() ? e.bags : e.ids;
   }
-  std::span<std::byte> block_of(const growing_bytes& buffer, int rank) const noexcept {
+  std::span<std::byte> block_of(const growing_block& buffer, int rank) const noexcept {
     const asked_of& a = buffers_.asked[index(rank)];
     return {buffer.data() + a.at, index(a.bytes)};
   }
@@ -211,7 +213,7 @@ class sharded_step {
     const std::span<const std::int64_t> ids(bags.ids(), index(bags.end_position()));
     if (p.how == placed::by_slot && bags.weights() != nullptr) {  // those of tables were checked with the ids
       for (std::size_t k = 0; k < ids.size(); ++k) {
-        if (bags.weights()[k] != bags.weights()[k])
+        if (std::isnan(bags.weights()[k]))
           return {errc::weight_is_nan, "resolve", {.position = static_cast<index_t>(k)}};
       }
     }
@@ -312,8 +314,8 @@ class sharded_step {
       if (p.served < 0) continue;
       const request_entry& e = entry(b.served_entries, f, r) = entries[next++];
       const bool fits = e.ids >= 0 && e.bags >= 0 && e.at >= index_t{sizeof(message_header)} &&
-                        cursor.has(array_bytes(e, p.is_whole())) &&
-                        e.at <= head.reply - rows_of(p, e) * p.row_bytes();
+                        e.at % index_t{sizeof(float)} == 0 && cursor.has(array_bytes(e, p.is_whole())) &&
+                        e.at <= head.reply - capped_product(rows_of(p, e), p.row_bytes());
       if (!fits) return broken;
       jagged_view<>& made = b.served_bags[index(p.served + r)];
       if (!p.is_whole()) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory_resource>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,32 +14,9 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/ops/partition_unique.hpp>
 #include <deeprec/sharding/detail/step_layout.hpp>
-#include <deeprec/support/scratch_block.hpp>
+#include <deeprec/support/growing_block.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
-
-/// Bytes that begin at a multiple of 64, and grow.
-class growing_bytes {
- public:
-  explicit growing_bytes(std::pmr::memory_resource* memory) noexcept : memory_(memory) {}
-
-  /// What was in it is lost where it grows.
-  std::byte* make(index_t bytes) {
-    if (bytes > capacity_) {
-      block_.reset();
-      capacity_ = 0;
-      block_.emplace(memory_, bytes);
-      capacity_ = bytes;
-    }
-    return data();
-  }
-  [[nodiscard]] std::byte* data() const noexcept { return block_.has_value() ? block_->data() : nullptr; }
-
- private:
-  std::pmr::memory_resource* memory_;
-  std::optional<scratch_block> block_;
-  index_t capacity_ = 0;
-};
 
 /// What a rank asks of another one in a step, and where the reply lies.
 struct asked_of {
@@ -89,7 +65,7 @@ struct step_buffers {
   std::pmr::vector<std::span<std::byte>> to, from_ranks;
   std::pmr::vector<asked_of> asked;        // of each rank
   std::pmr::vector<index_t> served_bytes;  // of the block that goes to each rank
-  growing_bytes replies, gradients;        // blocks of all owners, in one layout
+  growing_block replies, gradients;        // blocks of all owners, in one layout
   std::pmr::vector<unique_parts<>> parts;  // by features
   std::pmr::vector<std::pmr::vector<std::int64_t>> slots;
   std::pmr::vector<request_entry> entries;         // [feature][rank]: what this rank asks

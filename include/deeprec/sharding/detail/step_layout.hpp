@@ -38,15 +38,13 @@ struct request_head {
   std::int64_t reply = 0;   ///< bytes of the block of the reply
 };
 
-constexpr index_t up_to(index_t bytes, index_t multiple) noexcept {
-  return (bytes + multiple - 1) / multiple * multiple;
-}
-/// Of the arrays of an entry.
+/// Of the arrays of an entry; capped, so that a count that no memory holds is larger than any message.
 constexpr index_t array_bytes(const request_entry& e, bool pooled) noexcept {
-  index_t bytes = e.ids * index_t{sizeof(std::int64_t)};
-  if (pooled) bytes += (e.bags + 1) * index_t{sizeof(std::int64_t)};
-  if (e.weighted != 0) bytes += up_to(e.ids * index_t{sizeof(float)}, index_t{sizeof(std::int64_t)});
-  return bytes;
+  constexpr index_t word = sizeof(std::int64_t);
+  index_t bytes = capped_product(e.ids, word);
+  if (pooled) bytes = capped_sum(bytes, capped_product(capped_sum(e.bags, 1), word));
+  if (e.weighted == 0) return bytes;
+  return capped_sum(bytes, capped_round_up(capped_product(e.ids, index_t{sizeof(float)}), word));
 }
 
 /// Writes a request, or reads one, from front to back.
@@ -61,7 +59,7 @@ class request_cursor {
   template <class T>
   std::span<T> take(index_t count) noexcept {
     auto* const first = reinterpret_cast<T*>(bytes_.data());
-    const index_t size = up_to(count * index_t{sizeof(T)}, index_t{sizeof(std::int64_t)});
+    const index_t size = capped_round_up(count * index_t{sizeof(T)}, index_t{sizeof(std::int64_t)});
     bytes_ = bytes_.subspan(static_cast<std::size_t>(size));
     return {first, static_cast<std::size_t>(count)};
   }
@@ -79,14 +77,14 @@ class reply_layout {
   /// Bytes from the block's beginning to a region, which begins at a multiple of `multiple` bytes from the
   /// beginning of the buffer.
   index_t place(index_t bytes, index_t multiple) noexcept {
-    const index_t from = up_to(next_, multiple);
+    const index_t from = capped_round_up(next_, multiple);
     next_ = from + bytes;
     return from - block_;
   }
   /// Of the block.
   [[nodiscard]] index_t bytes() const noexcept { return next_ - block_; }
   /// Where the next block may lie.
-  [[nodiscard]] index_t end() const noexcept { return up_to(next_, 64); }
+  [[nodiscard]] index_t end() const noexcept { return capped_round_up(next_, 64); }
 
  private:
   index_t block_, next_;
