@@ -25,6 +25,7 @@
 #include <memory_resource>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/rank_threads.hpp"
@@ -162,15 +163,33 @@ TEST_CASE(
 }
 
 TEST_CASE("sharded_group: ranks whose features differ, in width, order or number, are refused at all ranks") {
-  std::vector<status> seen(3);
-  on_ranks(3, {}, [&](thread_rank<> comm) {
-    small_rank r(comm, comm.rank() == 1 ? 9 : 8);
-    inline_executor here;
-    seen[static_cast<std::size_t>(comm.rank())] = r.step(here);
-  });
-  for (const status& s : seen) {
-    CHECK(s.code() == errc::invalid_value);
-    CHECK(s.place().rank >= 0);
+  for (const int way : {0, 1, 2, 3}) {  // width; order; number; none differs
+    std::vector<status> seen(3);
+    on_ranks(3, {}, [&](thread_rank<> comm) {
+      const bool differs = comm.rank() == 1;
+      std::vector<feature> model{{kind::rows_sum, 20, 8}, {kind::rows_sum, 30, 4}};
+      if (differs && way == 0) model[0].width = 9;
+      if (differs && way == 1) std::swap(model[0], model[1]);
+      if (differs && way == 2) model.push_back({kind::rows_sum, 5, 2});
+      std::vector<table_type> parts;
+      for (const feature& f : model)
+        parts.push_back(make_table(part_rows(comm.rank(), f.rows, 3), f.width, 0, 1));
+      sharded_group<sgd, thread_rank<>> group(comm, {.patience = std::chrono::seconds(60)});
+      for (std::size_t f = 0; f < model.size(); ++f)
+        group.add(parts[f].view(), combiner::sum, placement::rows{model[f].rows});
+      const std::vector<std::int64_t> offsets{0, 1, 3}, ids{1, 2, 3};
+      const std::vector<bags_type> bags(model.size(), bags_type(offsets.data(), 2, ids.data(), 3));
+      inline_executor here;
+      const auto rows = resolve(here, group, bags);
+      std::vector<float> out(static_cast<std::size_t>(2 * group.total_width()));
+      seen[static_cast<std::size_t>(comm.rank())] =
+          rows ? lookup(here, rows.value(), matrix_view<float>(out.data(), 2, group.total_width()))
+               : static_cast<const status&>(rows.fault());
+    });
+    for (const status& s : seen) {
+      CHECK(s.code() == (way == 3 ? errc::ok : errc::invalid_value));
+      CHECK((s.place().rank >= 0) == (way != 3));
+    }
   }
 }
 
