@@ -36,6 +36,7 @@
 
 #include "support/criteo_trace.hpp"
 #include "support/figures.hpp"
+#include "support/random_layers.hpp"
 #include "support/zipf.hpp"
 
 namespace {
@@ -125,26 +126,10 @@ constexpr std::size_t features = 26;
 using table_type = table_view<f32_rows>;
 using by_weight = combiner::mean_t<combiner::by_weight_t>;
 
-struct layer {
-  layer(index_t in, index_t out, std::uint64_t seed)
-      : numbers(static_cast<std::size_t>((in + 1) * out)),
-        weights(numbers.data(), out, in),
-        bias(numbers.data() + in * out, 1, out) {
-    for (float& x : numbers) {
-      seed = mix64(seed);
-      x = (static_cast<float>(seed >> 40) * 0x1p-24F - 0.5F) * 2 / std::sqrt(static_cast<float>(in));
-    }
-  }
-  layer(const layer&) = delete;
-  layer& operator=(const layer&) = delete;
-  std::vector<float> numbers;
-  matrix_view<float> weights, bias;
-};
-
 struct model {
   std::vector<dense_table<f32_rows>> tables;
   std::vector<table_type> views;
-  std::vector<std::unique_ptr<layer>> bottom, top;
+  std::vector<std::unique_ptr<random_layer>> bottom, top;
   std::vector<std::vector<float>> dense;          // of each batch
   std::vector<std::vector<jagged_batch<>>> bags;  // batch, feature
   index_t next = 0;
@@ -159,12 +144,8 @@ struct model {
     }
     for (const dense_table<f32_rows>& t : tables)
       views.push_back(table_type(const_cast<dense_table<f32_rows>&>(t).view()));
-    const auto stack = [](std::vector<std::unique_ptr<layer>>& to, const std::vector<index_t>& widths) {
-      for (std::size_t i = 1; i < widths.size(); ++i)
-        to.push_back(std::make_unique<layer>(widths[i - 1], widths[i], 100 * i + to.size()));
-    };
-    stack(bottom, {13, 512, 256, width});
-    stack(top, {width + 27 * 26 / 2, 512, 256, 1});
+    bottom = random_layers({13, 512, 256, width});
+    top = random_layers({width + 27 * 26 / 2, 512, 256, 1});
     std::uint64_t draw = 5;
     for (index_t i = 0; i < batches; ++i) {
       std::vector<float> numbers(static_cast<std::size_t>(batch * 13));
@@ -193,7 +174,7 @@ struct model {
           x.refer({dense[static_cast<std::size_t>(i)].data(), batch, 13});
         },
         begin);
-    const auto layers = [&](value<matrix_value> x, std::vector<std::unique_ptr<layer>>& of,
+    const auto layers = [&](value<matrix_value> x, std::vector<std::unique_ptr<random_layer>>& of,
                             const char* name) {
       for (std::size_t i = 0; i < of.size(); ++i) {
         const auto w = g.variable("w", of[i]->weights), b = g.variable("b", of[i]->bias);

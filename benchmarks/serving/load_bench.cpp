@@ -63,6 +63,7 @@
 #include "support/add.hpp"
 #include "support/criteo_trace.hpp"
 #include "support/figures.hpp"
+#include "support/random_layers.hpp"
 #include "support/zipf.hpp"
 
 namespace {
@@ -77,22 +78,6 @@ using table_type = dense_table<f32_rows>;
 
 // ---- The model and its requests ----
 
-struct layer {
-  layer(index_t in, index_t out, std::uint64_t seed)
-      : numbers(static_cast<std::size_t>((in + 1) * out)),
-        weights(numbers.data(), out, in),
-        bias(numbers.data() + in * out, 1, out) {
-    for (float& x : numbers) {
-      seed = mix64(seed);
-      x = (static_cast<float>(seed >> 40) * 0x1p-24F - 0.5F) * 2 / std::sqrt(static_cast<float>(in));
-    }
-  }
-  layer(const layer&) = delete;
-  layer& operator=(const layer&) = delete;
-  std::vector<float> numbers;
-  matrix_view<float> weights, bias;
-};
-
 struct request {
   index_t samples = 0;
   std::vector<float> numbers;
@@ -102,7 +87,7 @@ struct request {
 
 struct served_model {
   std::vector<table_type> tables;
-  std::vector<std::unique_ptr<layer>> bottom, top;
+  std::vector<std::unique_ptr<random_layer>> bottom, top;
   std::vector<request> requests{512};
   step_graph graph{};
   value<const request*> in{};
@@ -116,12 +101,8 @@ struct served_model {
       tables.emplace_back(std::min(criteo_rows[t], index_t{200'000}), width);
       tables.back().initialize(here, row_init::uniform{.seed = t, .bound = 0.05F});
     }
-    const auto stack = [](std::vector<std::unique_ptr<layer>>& to, const std::vector<index_t>& widths) {
-      for (std::size_t i = 1; i < widths.size(); ++i)
-        to.push_back(std::make_unique<layer>(widths[i - 1], widths[i], 100 * i + to.size()));
-    };
-    stack(bottom, {dense_width, 128, 64, width});
-    stack(top, {width + 27 * 26 / 2, 256, 64, 1});
+    bottom = random_layers({dense_width, 128, 64, width});
+    top = random_layers({width + 27 * 26 / 2, 256, 64, 1});
     std::uint64_t draw = 11;
     for (request& r : requests) {
       r.samples = 1 + hash_bucket(draw = mix64(draw), most_samples);
@@ -157,7 +138,7 @@ struct served_model {
           x.refer({r->numbers.data(), r->samples, dense_width});
         },
         in);
-    const auto layers = [&](value<matrix_value> x, std::vector<std::unique_ptr<layer>>& of,
+    const auto layers = [&](value<matrix_value> x, std::vector<std::unique_ptr<random_layer>>& of,
                             const char* name) {
       for (std::size_t i = 0; i < of.size(); ++i) {
         const auto w = g.variable("w", of[i]->weights), b = g.variable("b", of[i]->bias);

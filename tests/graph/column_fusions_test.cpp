@@ -186,6 +186,13 @@ TEST_CASE("column ops: columns that are not there are refused by name, fused or 
   s.g.add("y", concat_columns_op{{{0, 1, 3}}}, list{cut});
   refuses(s.g, "concat_columns: a matrix must have the columns of its part");
   CHECK(fuse(s.g, column_fusions()).or_throw().fused.empty());
+  for (const index_t input : {-1, 1}) {  // a part of nothing
+    matrix_source other(random, 2, 6);
+    const auto part = other.g.add("cut", columns_op{0, 2}, other.x);
+    other.g.add("y", concat_columns_op{{{input, 0, 1}}}, list{part});
+    refuses(other.g, "concat_columns: a part must name an input");
+    CHECK(fuse(other.g, column_fusions()).or_throw().fused.empty());
+  }
 }
 
 TEST_CASE("cast_fusions: a product that takes a cast matrix casts it itself") {

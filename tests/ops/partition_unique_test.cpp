@@ -19,10 +19,15 @@
 #include <deeprec/core/hash.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
+#include "support/id_lists.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
 using deeprec_test::seed;
+
+using deeprec_test::every_kind;
+using deeprec_test::ids_are;
+using deeprec_test::make_ids;
 
 namespace {
 
@@ -105,43 +110,6 @@ bool holds(const std::vector<Id>& list, const Rule& rule, const unique_parts<Id,
 template <class Id, class Index>
 bool equal(const unique_parts<Id, Index>& a, const unique_parts<Id, Index>& b) {
   return a.ids == b.ids && a.first == b.first && a.slots == b.slots && a.counts == b.counts;
-}
-
-enum class ids_are { few, many, wide, extreme, strided, equal, distinct };
-constexpr ids_are every_kind[] = {ids_are::few,     ids_are::many,  ids_are::wide,    ids_are::extreme,
-                                  ids_are::strided, ids_are::equal, ids_are::distinct};
-
-template <class Id>
-std::vector<Id> make_ids(std::mt19937_64& random, ids_are kind, std::size_t n) {
-  constexpr Id extremes[] = {std::numeric_limits<Id>::min(), std::numeric_limits<Id>::max(), Id{0},
-                             static_cast<Id>(-1), static_cast<Id>(Id{1} << (sizeof(Id) * 8 - 2))};
-  std::vector<Id> ids(n);
-  for (std::size_t k = 0; k < n; ++k) {
-    switch (kind) {
-      case ids_are::few:
-        ids[k] = static_cast<Id>(random() % 7);
-        break;
-      case ids_are::many:
-        ids[k] = static_cast<Id>(random() % (4 * n));
-        break;
-      case ids_are::wide:
-        ids[k] = static_cast<Id>(random() % 2 == 0 || k == 0 ? static_cast<Id>(random()) : ids[random() % k]);
-        break;
-      case ids_are::extreme:
-        ids[k] = extremes[random() % 5] ^ static_cast<Id>(random() % 2);
-        break;
-      case ids_are::strided:
-        ids[k] = static_cast<Id>((random() % n) << (sizeof(Id) * 4));
-        break;
-      case ids_are::equal:
-        ids[k] = static_cast<Id>(-12);
-        break;
-      case ids_are::distinct:
-        ids[k] = static_cast<Id>((k + 1) * 0x9e3779b97f4a7c15);
-        break;
-    }
-  }
-  return ids;
 }
 
 std::vector<std::uint16_t> slot_owners(std::mt19937_64& random, index_t owners) {

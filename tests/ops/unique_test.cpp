@@ -16,10 +16,15 @@
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
+#include "support/id_lists.hpp"
 #include "support/seed.hpp"
 
 using namespace deeprec;
 using deeprec_test::seed;
+
+using deeprec_test::every_kind;
+using deeprec_test::ids_are;
+using deeprec_test::make_ids;
 
 namespace {
 
@@ -42,44 +47,11 @@ bool agrees(const std::vector<Id>& list, const unique_ids<Id, Index>& out) {
          std::vector<std::size_t>(out.counts.begin(), out.counts.end()) == counts;
 }
 
-enum class ids_are { few, many, wide, extreme, strided, equal };
-
-template <class Id>
-std::vector<Id> make_ids(std::mt19937_64& random, ids_are kind, std::size_t n) {
-  constexpr Id extremes[] = {std::numeric_limits<Id>::min(), std::numeric_limits<Id>::max(), Id{0},
-                             static_cast<Id>(-1), static_cast<Id>(Id{1} << (sizeof(Id) * 8 - 2))};
-  std::vector<Id> ids(n);
-  for (std::size_t k = 0; k < n; ++k) {
-    switch (kind) {
-      case ids_are::few:
-        ids[k] = static_cast<Id>(random() % 7);
-        break;
-      case ids_are::many:
-        ids[k] = static_cast<Id>(random() % (4 * n));
-        break;
-      case ids_are::wide:
-        ids[k] = static_cast<Id>(random());
-        break;
-      case ids_are::extreme:
-        ids[k] = extremes[random() % 5] ^ static_cast<Id>(random() % 2);
-        break;
-      case ids_are::strided:
-        ids[k] = static_cast<Id>((random() % n) << (sizeof(Id) * 4));
-        break;
-      case ids_are::equal:
-        ids[k] = static_cast<Id>(-12);
-        break;
-    }
-  }
-  return ids;
-}
-
 template <class Id, class Index>
 void check_types(std::uint64_t salt) {
   std::mt19937_64 random(seed() + salt);
   unique_ids<Id, Index> out;  // reused
-  for (const ids_are kind :
-       {ids_are::few, ids_are::many, ids_are::wide, ids_are::extreme, ids_are::strided, ids_are::equal}) {
+  for (const ids_are kind : every_kind) {
     for (const std::size_t n : {0U, 1U, 2U, 63U, 64U, 65U, 1000U, 5000U}) {
       CAPTURE(static_cast<int>(kind));
       CAPTURE(n);

@@ -51,6 +51,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
           if (m[cut].first < 0 || m[cut].count < 0) return std::nullopt;
           concat_columns_op made;
           for (column_part part : was) {
+            if (part.input < 0 || part.input >= static_cast<index_t>(at.size())) return std::nullopt;
             if (part.input == cut_at && part.first + part.count > m[cut].count) return std::nullopt;
             if (part.input == cut_at)
               part = {part.input, m[cut].first + part.first, part.count < 0 ? m[cut].count : part.count};

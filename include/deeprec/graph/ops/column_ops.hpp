@@ -89,6 +89,12 @@ struct concat_columns_as_op {
                 {.is = x.rows(), .must_be = rows}};
     }
     const index_t count = parts.empty() ? in.size() : static_cast<index_t>(parts.size());
+    for (const column_part& p : parts) {
+      if (p.input < 0 || p.input >= in.size())
+        return {errc::shape_mismatch,
+                "concat_columns: a part must name an input",
+                {.item = p.input, .at_most = in.size() - 1}};
+    }
     index_t columns = 0;
     for (index_t i = 0; i < count; ++i) {
       const column_part p = part(in, i);

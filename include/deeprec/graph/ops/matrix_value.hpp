@@ -43,7 +43,7 @@ class basic_matrix_value {
     view_ = made_;
     return made_;
   }
-  /// Shows another matrix, which outlives the step.
+  /// Shows another matrix, of an input or of the caller, which lives as long as this one is read.
   void refer(matrix_view<const T> to) {
     made_ = {};
     view_ = to;
