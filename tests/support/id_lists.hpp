@@ -11,7 +11,7 @@ namespace deeprec_test {
 
 enum class ids_are { few, many, wide, extreme, strided, equal, distinct };
 inline constexpr ids_are every_kind[] = {ids_are::few,     ids_are::many,  ids_are::wide,    ids_are::extreme,
-                                  ids_are::strided, ids_are::equal, ids_are::distinct};
+                                         ids_are::strided, ids_are::equal, ids_are::distinct};
 
 template <class Id>
 std::vector<Id> make_ids(std::mt19937_64& random, ids_are kind, std::size_t n) {
