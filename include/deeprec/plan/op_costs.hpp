@@ -32,7 +32,7 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///
 /// Runs 1 and 2 are timed op by op on the calling thread; then ever fewer, one of 256 at last. Where a list
 /// schedule of the costs on the executor's threads, with a call of helpers at its begin, is no shorter than
-/// 0.95 of their sum, runs stay on the calling thread. Else three runs of each way are measured and the
+/// 0.99 of their sum, runs stay on the calling thread. Else three runs of each way are measured and the
 /// faster one is taken; the other is measured again after 16 runs, 32, ... 1024. Four runs in a row that take
 /// half as long or half as long again as before begin all of this again; the next time it takes eight, and so
 /// on.
@@ -144,7 +144,7 @@ class op_costs {
     }
   };
   static constexpr double begin_ns = 100;         // of an op on a thread: counters and the ready set
-  static constexpr double pays_from = 0.95;       // of the work
+  static constexpr double pays_from = 0.99;       // of the work
   static constexpr double longest_call_ns = 1e6;  // longer: all threads had other work
 
   void restart(int threads) noexcept {
