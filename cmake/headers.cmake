@@ -4,8 +4,10 @@ set(DEEPREC_HEADERS
     include/deeprec/calibrate.hpp
     include/deeprec/comm.hpp
     include/deeprec/comm/communicator.hpp
+    include/deeprec/comm/cuda_nccl_ranks.hpp
     include/deeprec/comm/detail/exchange_checks.hpp
     include/deeprec/comm/detail/mpi_flight.hpp
+    include/deeprec/comm/detail/nccl_flight.hpp
     include/deeprec/comm/detail/thread_channel.hpp
     include/deeprec/comm/exchange.hpp
     include/deeprec/comm/message_header.hpp

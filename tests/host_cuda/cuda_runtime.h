@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -66,6 +67,13 @@ void forget_failure();
 cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes, std::function<void()> body);
 /// Enqueues anything else.
 cudaError_t enqueue(cudaStream_t on, std::function<void()> work, long long label = 0);
+
+/// What a stream waits for until it is opened.
+using gate = std::shared_ptr<void>;
+gate close(cudaStream_t on);
+void open(const gate& closed);
+/// Runs work that can run now, none or some of it.
+void work_some();
 
 /// Allocations of the device that were not freed.
 std::size_t blocks_alive();

@@ -212,6 +212,7 @@ void work_until(nodes& all, const Enough& enough) {
   while (!all.empty() && !enough()) {
     const std::size_t first = below(all.size());
     for (std::size_t i = 0;; ++i) {
+      if (i == all.size()) return;  // all that is left waits for gates
       const std::size_t at = (first + i) % all.size();
       if (!is_ready(all[at])) continue;
       const std::shared_ptr<node> n = all[at];
@@ -516,6 +517,22 @@ bool recording::ordered(std::size_t first, std::size_t second) const {
 }
 void recording::use(std::size_t n, const void* block) { record->uses[block].push_back(n); }
 const std::string& recording::fault() const { return record->fault; }
+
+gate close(cudaStream_t on) {
+  const auto lock = hold();
+  auto closed = std::make_shared<node>();
+  if (enqueue(on, {}) == cudaSuccess) stream_of(on).tail[0]->after.push_back(closed);
+  return closed;
+}
+void open(const gate& closed) {
+  const auto lock = hold();
+  static_cast<node*>(closed.get())->done = true;
+}
+void work_some() {
+  const auto lock = hold();
+  std::size_t left = below(4);
+  work_until(pending, [&] { return left-- == 0; });
+}
 
 cudaError_t launch(const cudaLaunchConfig_t& shape, std::size_t parameter_bytes, std::function<void()> body) {
   const auto lock = hold();

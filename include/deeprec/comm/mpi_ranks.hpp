@@ -13,10 +13,8 @@
 #include <mpi.h>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <thread>
 
 #include <deeprec/comm/communicator.hpp>
 #include <deeprec/comm/detail/exchange_checks.hpp>
@@ -102,16 +100,7 @@ class mpi_ranks {
 
   /// Polls, and lets other threads run after a while.
   [[nodiscard]] queue_result wait(exchange& x, const wait_limit& limit = {}) {
-    using clock = std::chrono::steady_clock;
-    for (unsigned looks = 1;; ++looks) {
-      const queue_result r = poll(x);
-      if (r != queue_result::not_now) return r;
-      if (looks > 256) std::this_thread::yield();
-      if (looks % 32 != 0) continue;
-      if (limit.stop.stop_requested()) return queue_result::stopped;
-      if (limit.deadline != (clock::time_point::max)() && clock::now() >= limit.deadline)
-        return queue_result::timed_out;
-    }
+    return detail::wait_by_polling(*this, x, limit);
   }
   [[nodiscard]] rank_list awaited(const exchange& x) const {
     rank_list list;

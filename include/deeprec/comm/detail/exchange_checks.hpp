@@ -1,8 +1,10 @@
-// What engines share: the header of a message, and whether one belongs to an exchange.
+// What engines share: the header of a message, whether one belongs to an exchange, and a wait by polling.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 
 #include <deeprec/comm/exchange.hpp>
 #include <deeprec/comm/message_header.hpp>
@@ -67,6 +69,21 @@ inline status no_memory_for(int rank) noexcept {
   fault_place place{};
   place.rank = rank;
   return {errc::out_of_memory, "exchange: no memory for a message", place};
+}
+
+/// wait() of an engine that moves bytes while it is called.
+template <class Comm>
+queue_result wait_by_polling(Comm& comm, exchange& x, const wait_limit& limit) {
+  using clock = std::chrono::steady_clock;
+  for (unsigned looks = 1;; ++looks) {
+    const queue_result r = comm.poll(x);
+    if (r != queue_result::not_now) return r;
+    if (looks > 256) std::this_thread::yield();
+    if (looks % 32 != 0) continue;
+    if (limit.stop.stop_requested()) return queue_result::stopped;
+    if (limit.deadline != (clock::time_point::max)() && clock::now() >= limit.deadline)
+      return queue_result::timed_out;
+  }
 }
 
 /// Whether a message belongs to the exchange; not its size.
