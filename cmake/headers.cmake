@@ -8,12 +8,14 @@ set(DEEPREC_HEADERS
     include/deeprec/comm/detail/exchange_checks.hpp
     include/deeprec/comm/detail/mpi_flight.hpp
     include/deeprec/comm/detail/nccl_flight.hpp
+    include/deeprec/comm/detail/ordered_flight.hpp
     include/deeprec/comm/detail/thread_channel.hpp
     include/deeprec/comm/exchange.hpp
     include/deeprec/comm/message_header.hpp
     include/deeprec/comm/message_room.hpp
     include/deeprec/comm/mpi_options.hpp
     include/deeprec/comm/mpi_ranks.hpp
+    include/deeprec/comm/ordered_ranks.hpp
     include/deeprec/comm/thread_ranks.hpp
     include/deeprec/core.hpp
     include/deeprec/core/array_view.hpp
@@ -377,6 +379,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/type_id.hpp
     include/deeprec/graph/step/value_plan.hpp
     include/deeprec/interop/at_parallel_for.hpp
+    include/deeprec/interop/c10d_ranks.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp
     include/deeprec/interop/dlpack.hpp
     include/deeprec/interop/eigen_thread_pool.hpp

@@ -5,4 +5,5 @@
 #include <deeprec/comm/exchange.hpp>
 #include <deeprec/comm/message_header.hpp>
 #include <deeprec/comm/message_room.hpp>
+#include <deeprec/comm/ordered_ranks.hpp>
 #include <deeprec/comm/thread_ranks.hpp>
