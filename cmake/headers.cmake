@@ -10,12 +10,17 @@ set(DEEPREC_HEADERS
     include/deeprec/comm/detail/nccl_flight.hpp
     include/deeprec/comm/detail/ordered_flight.hpp
     include/deeprec/comm/detail/thread_channel.hpp
+    include/deeprec/comm/detail/timed_exchanges.hpp
     include/deeprec/comm/exchange.hpp
+    include/deeprec/comm/measure_link.hpp
     include/deeprec/comm/message_header.hpp
     include/deeprec/comm/message_room.hpp
     include/deeprec/comm/mpi_options.hpp
     include/deeprec/comm/mpi_ranks.hpp
     include/deeprec/comm/ordered_ranks.hpp
+    include/deeprec/comm/rank_values.hpp
+    include/deeprec/comm/slice_blocks.hpp
+    include/deeprec/comm/sum_in_order.hpp
     include/deeprec/comm/thread_ranks.hpp
     include/deeprec/core.hpp
     include/deeprec/core/array_view.hpp
@@ -562,7 +567,13 @@ set(DEEPREC_HEADERS
     include/deeprec/serving/session_group.hpp
     include/deeprec/serving/versioned.hpp
     include/deeprec/sharding.hpp
+    include/deeprec/sharding/dense_step.hpp
+    include/deeprec/sharding/dense_tensor.hpp
+    include/deeprec/sharding/detail/dense_layout.hpp
+    include/deeprec/sharding/detail/dense_pieces.hpp
+    include/deeprec/sharding/detail/engine_dense.hpp
     include/deeprec/sharding/detail/feature_place.hpp
+    include/deeprec/sharding/detail/ordered_dense.hpp
     include/deeprec/sharding/detail/received_rows.hpp
     include/deeprec/sharding/detail/sharded_access.hpp
     include/deeprec/sharding/detail/sharded_step.hpp

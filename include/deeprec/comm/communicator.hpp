@@ -53,18 +53,25 @@ concept Communicator = requires(C& c, const C& k, exchange& x, const wait_limit&
   { c.split(0, 0, limit) } -> std::same_as<result<C>>;
 };
 
-/// Begins an exchange and waits for its end.
+/// A communicator with a sum of its own.
+///
+///   sum(values, limit)  values become their sums over all ranks, the same bits at each; of as many at every
+///                       rank. All ranks call it, in the order of their exchanges. On an error values are of
+///                       no use, and the communicator has ended
+template <class C>
+concept SummingCommunicator =
+    Communicator<C> && requires(C& c, std::span<float> values, const wait_limit& limit) {
+      { c.sum(values, limit) } -> std::same_as<status>;
+    };
+
+/// Waits for the end of an exchange that has begun.
 ///
 /// @post    where the limit ended it, the communicator is abandoned
-/// @cost    a message to each other rank, and one from each
+/// @cost    the rest of the exchange
 /// @threads one at a time for each communicator
-/// @error   x.outcome; what begin() refuses; timed_out, with the first of the silent ranks; stopped
+/// @error   x.outcome; timed_out, with the first of the silent ranks; stopped
 template <class C>
-[[nodiscard]] status complete(C& comm, exchange& x, const wait_limit& limit = {}) {
-  static_assert(Communicator<C>,
-                "deeprec::complete: not a communicator. Fix: a thread_rank, mpi_ranks, or a class with the "
-                "members that deeprec/comm/communicator.hpp names.");
-  if (const status s = comm.begin(x); !s) return s;
+[[nodiscard]] status wait_for_end(C& comm, exchange& x, const wait_limit& limit = {}) {
   const queue_result ended = comm.wait(x, limit);
   if (ended == queue_result::ok || ended == queue_result::failed) return x.outcome;
   fault_place place{};
@@ -83,6 +90,21 @@ template <class C>
                        : status(errc::timed_out, "exchange: a message must come within the limit", place);
   comm.abandon(s);
   return s;
+}
+
+/// Begins an exchange and waits for its end.
+///
+/// @post    where the limit ended it, the communicator is abandoned
+/// @cost    a message to each other rank, and one from each
+/// @threads one at a time for each communicator
+/// @error   x.outcome; what begin() refuses; timed_out, with the first of the silent ranks; stopped
+template <class C>
+[[nodiscard]] status complete(C& comm, exchange& x, const wait_limit& limit = {}) {
+  static_assert(Communicator<C>,
+                "deeprec::complete: not a communicator. Fix: a thread_rank, mpi_ranks, or a class with the "
+                "members that deeprec/comm/communicator.hpp names.");
+  if (const status s = comm.begin(x); !s) return s;
+  return wait_for_end(comm, x, limit);
 }
 
 }}  // namespace deeprec::DEEPREC_ABI

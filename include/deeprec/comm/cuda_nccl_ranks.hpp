@@ -87,9 +87,8 @@ class cuda_nccl_ranks {
     if (flight(x.number).of() == &x) progress();
     return flight(x.number).of() == &x ? queue_result::not_now : detail::result_of(x);
   }
-  /// Polls, and lets other threads run after a while.
   [[nodiscard]] queue_result wait(exchange& x, const wait_limit& limit = {}) {
-    return detail::wait_by_polling(*this, x, limit);
+    return detail::wait_by_polling([&] { return poll(x); }, limit);
   }
   /// NCCL does not tell whose messages are missing: where any is, all other ranks.
   [[nodiscard]] rank_list awaited(const exchange& x) const {

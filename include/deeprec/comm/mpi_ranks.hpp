@@ -7,14 +7,16 @@
 // Messages go from point to point, with the number of their exchange as the tag. Where the receiver knows
 // the sizes its receives are posted before anything is sent, and messages land in their places; else it
 // probes for each. MPI moves bytes only while it is called: exchanges that are to be hidden behind other work
-// are polled. Not here: collectives, starting and ending MPI.
+// are polled. Not here: starting and ending MPI.
 #pragma once
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <deeprec/comm/communicator.hpp>
 #include <deeprec/comm/detail/exchange_checks.hpp>
@@ -100,7 +102,7 @@ class mpi_ranks {
 
   /// Polls, and lets other threads run after a while.
   [[nodiscard]] queue_result wait(exchange& x, const wait_limit& limit = {}) {
-    return detail::wait_by_polling(*this, x, limit);
+    return detail::wait_by_polling([&] { return poll(x); }, limit);
   }
   [[nodiscard]] rank_list awaited(const exchange& x) const {
     rank_list list;
@@ -126,6 +128,40 @@ class mpi_ranks {
     for (detail::mpi_flight& f : flights_) {
       if (f.of() != nullptr) f.fail(why);
     }
+  }
+
+  /// MPI's own: the order in which ranks are added is its choice. A time-out names no rank.
+  [[nodiscard]] status sum(std::span<float> values, const wait_limit& limit = {}) {
+    const auto most = static_cast<std::size_t>(at_.options.most_bytes) / sizeof(float);
+    while (!values.empty()) {
+      if (!end_.ok()) return end_.in_operation("sum");
+      const std::size_t count = (std::min)(values.size(), most);
+      MPI_Request request = MPI_REQUEST_NULL;
+      int code = MPI_Iallreduce(MPI_IN_PLACE, values.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM,
+                                comm_.get(), &request);
+      const queue_result ended =
+          code != MPI_SUCCESS
+              ? queue_result::failed
+              : detail::wait_by_polling(
+                    [&] {
+                      if (++looks_ % 1024 == 0) look_for_end();
+                      int done = 0;
+                      code = end_.ok() ? MPI_Test(&request, &done, MPI_STATUS_IGNORE) : MPI_SUCCESS;
+                      if (!end_.ok() || code != MPI_SUCCESS) return queue_result::failed;
+                      return done != 0 ? queue_result::ok : queue_result::not_now;
+                    },
+                    limit);
+      if (ended != queue_result::ok) {
+        status s(errc::timed_out, "sum: all ranks must sum within the limit");
+        if (ended == queue_result::stopped) s = {errc::stopped, "sum: stopped while it waited for the ranks"};
+        if (code != MPI_SUCCESS) s = detail::mpi_failed();
+        if (!end_.ok()) s = end_;
+        abandon(s);
+        return s.in_operation("sum");
+      }
+      values = values.subspan(count);
+    }
+    return {};
   }
 
   [[nodiscard]] result<mpi_ranks> duplicate() { return over(comm_.get(), at_.options); }
@@ -163,6 +199,6 @@ class mpi_ranks {
   status end_{};
 };
 
-static_assert(Communicator<mpi_ranks>);
+static_assert(SummingCommunicator<mpi_ranks>);
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -11,7 +11,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <memory_resource>
@@ -25,8 +24,7 @@
 #include <deeprec/comm/communicator.hpp>
 #include <deeprec/comm/detail/thread_channel.hpp>
 #include <deeprec/comm/exchange.hpp>
-#include <deeprec/comm/message_header.hpp>
-#include <deeprec/comm/message_room.hpp>
+#include <deeprec/comm/rank_values.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
@@ -74,6 +72,10 @@ class thread_rank {
   }
   [[nodiscard]] rank_list awaited(const exchange& x) const { return channel_->awaited(rank_, x); }
   void abandon(const status& why) { channel_->abandon(rank_, why); }
+  /// In the order of the ranks: see sum_in_order.
+  [[nodiscard]] status sum(std::span<float> values, const wait_limit& limit = {}) {
+    return channel_->summing(rank_).run(*this, values, limit);
+  }
 
   /// @error out_of_memory: this rank has none, the others have theirs
   [[nodiscard]] result<thread_rank> duplicate() {
@@ -94,20 +96,12 @@ class thread_rank {
     struct entry {
       int color, key, rank;
     };
-    std::vector<message_room> out(static_cast<std::size_t>(size())), in(static_cast<std::size_t>(size()));
-    std::vector<std::span<std::byte>> to, from(in.size());
     const entry mine{color, key, rank_};
-    for (message_room& room : out) {
-      to.push_back(room.make(sizeof(entry)));
-      std::memcpy(payload_of(to.back()).data(), &mine, sizeof(entry));
-    }
-    exchange x{.kind = message_kind::agreement, .step = number, .to = to, .from = from, .rooms = in};
-    if (const status s = complete(*this, x, limit); !s) return s.in_operation("split");
+    rank_values<entry> entries(size());
+    if (const status s = entries.trade(*this, number, mine, {}, limit); !s) return s.in_operation("split");
     std::vector<entry> group;
-    for (std::size_t r = 0; r < from.size(); ++r) {
-      entry e = mine;
-      if (static_cast<int>(r) != rank_) std::memcpy(&e, payload_of(from[r]).data(), sizeof(entry));
-      if (e.color == color) group.push_back(e);
+    for (int r = 0; r < size(); ++r) {
+      if (entries.of(r).color == color) group.push_back(entries.of(r));
     }
     if (color < 0) return status(errc::unsupported, "split: this rank has no color");
     std::sort(group.begin(), group.end(), [](const entry& a, const entry& b) {
@@ -179,6 +173,6 @@ class thread_ranks {
   channel* world_ = nullptr;
 };
 
-static_assert(Communicator<thread_rank<>>);
+static_assert(SummingCommunicator<thread_rank<>>);
 
 }}  // namespace deeprec::DEEPREC_ABI

@@ -71,12 +71,13 @@ inline status no_memory_for(int rank) noexcept {
   return {errc::out_of_memory, "exchange: no memory for a message", place};
 }
 
-/// wait() of an engine that moves bytes while it is called.
-template <class Comm>
-queue_result wait_by_polling(Comm& comm, exchange& x, const wait_limit& limit) {
+/// The wait of an engine that moves bytes while it is called: until look() returns anything but not_now.
+/// Other threads run after a while.
+template <class Look>
+queue_result wait_by_polling(const Look& look, const wait_limit& limit) {
   using clock = std::chrono::steady_clock;
   for (unsigned looks = 1;; ++looks) {
-    const queue_result r = comm.poll(x);
+    const queue_result r = look();
     if (r != queue_result::not_now) return r;
     if (looks > 256) std::this_thread::yield();
     if (looks % 32 != 0) continue;

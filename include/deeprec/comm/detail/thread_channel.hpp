@@ -23,6 +23,7 @@
 #include <deeprec/comm/detail/exchange_checks.hpp>
 #include <deeprec/comm/exchange.hpp>
 #include <deeprec/comm/message_header.hpp>
+#include <deeprec/comm/sum_in_order.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
@@ -52,7 +53,9 @@ class thread_channel {
         generation_(generation),
         letters_(static_cast<std::size_t>(size) * static_cast<std::size_t>(size) * depth, memory),
         desks_(static_cast<std::size_t>(size), memory),
-        marks_(static_cast<std::size_t>(size) * static_cast<std::size_t>(size) * depth * 2, memory) {
+        marks_(static_cast<std::size_t>(size) * static_cast<std::size_t>(size) * depth * 2, memory),
+        sums_(memory) {
+    for (int r = 0; r < size; ++r) sums_.emplace_back(memory);
     unsigned char* marks = marks_.data();
     for (desk& d : desks_) {
       for (flight& f : d.flights) {
@@ -64,6 +67,8 @@ class thread_channel {
   }
 
   [[nodiscard]] int size() const noexcept { return size_; }
+  /// The blocks of a rank's sums.
+  [[nodiscard]] sum_in_order& summing(int rank) noexcept { return sums_[index(rank)]; }
 
   status begin(int me, exchange& x) {
     if (const status s = check_blocks(x, me, size_); !s) return s;
@@ -274,6 +279,7 @@ class thread_channel {
   std::pmr::vector<letter> letters_;
   std::pmr::vector<desk> desks_;
   std::pmr::vector<unsigned char> marks_;
+  std::pmr::vector<sum_in_order> sums_;                           // by ranks
   typename Atomics::template atomic<std::uint32_t> ended_by_{0};  // 1 + the rank
 };
 
