@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -69,7 +70,21 @@ bool same_bits(const sparse_gradient& expected, const padded_rows& out) {
   return u == expected.rows.size() && out.untouched_beside();
 }
 
-/// Runs both verbs on every ISA, alone and with threads.
+/// Where the slots lie that one matrix has, or several.
+std::vector<matrix_view<float>> cut(const padded_rows& out, std::initializer_list<index_t> at) {
+  std::vector<matrix_view<float>> pieces;
+  index_t first = 0;
+  const auto add = [&](index_t end) {
+    pieces.emplace_back(end > first ? out.view.row(first) : nullptr, end - first, out.view.extent(1),
+                        out.view.stride(0));
+    first = end;
+  };
+  for (const index_t end : at) add(end);
+  add(out.view.extent(0));
+  return pieces;
+}
+
+/// Runs both verbs on every ISA, alone and with threads, into one matrix and into several.
 template <class Bags, class Pooling>
 void check_same(const Bags& bags, const std::vector<std::int64_t>& counts, const Pooling& how,
                 matrix_view<const float> gradient) {
@@ -86,6 +101,11 @@ void check_same(const Bags& bags, const std::vector<std::int64_t>& counts, const
       const status t = row_gradients(on(executor, which), counts, bags, how, gradient, out.view);
       REQUIRE_MESSAGE(t.ok(), t.message());
       CHECK(same_bits(expected, out));
+      padded_rows pieces(slots, gradient.extent(1));
+      const status p = row_gradients(on(executor, which), counts, bags, how, gradient,
+                                     cut(pieces, {0, slots / 3, slots / 3, slots - slots / 4}));
+      REQUIRE_MESSAGE(p.ok(), p.message());
+      CHECK(same_bits(expected, pieces));
     };
     check(here);
     check(pool);
@@ -278,11 +298,23 @@ TEST_CASE("row_gradients over slots: bad input is said, and nothing is written")
   CHECK(code(all, one_bag, one, {at(long_ids) + 28, 1, 4}) == errc::unsupported);
   CHECK(code(all, one_bag, one, {at(long_offsets), 1, 4}) == errc::unsupported);
   CHECK(code(all, one_bag, one, {at(all) - 2, 1, 4}) == errc::unsupported);
+  // Several matrices.
+  using several = std::vector<matrix_view<float>>;
+  const auto into = [&](const several& to) {
+    return row_gradients(here, counts, bags, combiner::sum, gradient, to).code();
+  };
+  CHECK(into({out, {floats.data(), 1, 4}}) == errc::shape_mismatch);
+  CHECK(into({{floats.data(), 1, 4}}) == errc::shape_mismatch);
+  CHECK(into({}) == errc::shape_mismatch);
+  CHECK(into({{floats.data(), 1, 4}, {floats.data() + 4, 1, 3}}) == errc::shape_mismatch);
+  CHECK(into({{floats.data(), 1, 4}, {nullptr, 1, 4}}) == errc::shape_mismatch);
+  CHECK(into({{floats.data(), 1, 4}, {g.data(), 1, 4}}) == errc::unsupported);
   CHECK(floats == std::vector<float>(8, 7.0F));
 
   // Nothing at all, and rows without columns.
   CHECK(code(list(), jagged_view<>(), {nullptr, 0, 4}, {nullptr, 0, 4}) == errc::ok);
   CHECK(code(counts, bags, {nullptr, 2, 0}, {nullptr, 2, 0}) == errc::ok);
+  CHECK(row_gradients(here, list(), jagged_view<>(), combiner::sum, {nullptr, 0, 4}, several()).ok());
 }
 
 TEST_CASE("row_gradients over slots: an example") {

@@ -173,7 +173,10 @@ class sharded_group {
         "fill_empty_bags before.");
     detail::feature_place<Bags> place{how, -1, count, part.format().width()};
     serve(place, part, combiner::sum);
-    place.pooled = pooled_.add(detail::received_rows{step_->received(), place.width}, pooling);
+    using of_slots = deeprec::pooling<typename policies::combiner, bounds::assume_valid_t,
+                                      typename policies::empty_mode, typename policies::output_mode>;
+    place.pooled = pooled_.add(detail::received_rows{step_->received(), place.width},
+                               of_slots(typename policies::combiner(), bounds::assume_valid, {}, {}));
     if constexpr (trains) place.sum = &detail::sum_slot_gradients<typename policies::combiner, Bags>;
     return append(place, pooling);
   }

@@ -3,7 +3,8 @@
 //   row_gradients(ctx, R, bags, pooling, g, out)   out.rows (U) ascending, out.values (U,D): one row for each
 //                                                  row of the table that the batch used
 //   row_gradients(ctx, counts, bags, pooling, g, out (U,D))
-//                                                  of a batch over slots; counts: how often each comes
+//                                                  of a batch over slots; counts: how often each comes.
+//                                                  Also into several matrices, one after the other
 //   weight_gradients(ctx, table, bags, pooling, g, out (N))
 //
 // g is the gradient of lookup's output (B,D), `pooling` the one that lookup was given. To apply row gradients
@@ -122,24 +123,44 @@ template <class Context, IdRange Counts, BagBatch Bags, class Pooling>
 DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor, const Counts& counts, const Bags& bags,
                                       const Pooling& pooling, matrix_view<const float> gradient,
                                       matrix_view<float> out) {
+  return row_gradients(context_or_executor, counts, bags, pooling, gradient,
+                       std::span<const matrix_view<float>>(&out, 1));
+}
+
+/// The same, for several matrices: the first slots in outs[0], the next ones in outs[1], and so on.
+///
+/// @shape    outs, each (U_i,D), any row stride; U is the sum of U_i
+/// @pre      outs share no byte
+template <class Context, IdRange Counts, BagBatch Bags, class Pooling>
+DEEPREC_PER_UNIT status row_gradients(Context&& context_or_executor, const Counts& counts, const Bags& bags,
+                                      const Pooling& pooling, matrix_view<const float> gradient,
+                                      std::span<const matrix_view<float>> outs) {
   const auto ctx = detail::as_context(context_or_executor);
   const auto list = id_view(counts);
   const detail::host_call call(ctx, "row_gradients",
                                detail::in_spaces<typename Bags::space, typename decltype(list)::space>);
   if (!call) return call.stopped();
   detail::check_row_gradients_pooling<detail::pooling_for<Pooling>>();
-  status s = detail::check_gradient(gradient, out.extent(1), bags.bags(), detail::row_gradients_texts);
-  if (s.ok()) {
-    s = detail::expect_size(out.extent(0), list.size(),
-                            "row_gradients: out.extent(0) must be the number of counts U");
+  status s;
+  index_t slots = 0;
+  for (const matrix_view<float>& out : outs) {
+    if (s.ok()) s = detail::check_gradient(gradient, out.extent(1), bags.bags(), detail::row_gradients_texts);
+    if (s.ok()) s = out.validate("row_gradients: out must not be null");
+    slots = capped_sum(slots, out.extent(0));
   }
-  if (s.ok()) s = out.validate("row_gradients: out must not be null");
+  if (s.ok() && outs.empty()) {
+    s = detail::check_gradient(gradient, gradient.extent(1), bags.bags(), detail::row_gradients_texts);
+  }
+  if (s.ok()) {
+    s = detail::expect_size(slots, list.size(),
+                            "row_gradients: out must have a row for each of the counts U");
+  }
   if (s.ok() && !list.valid()) s = {errc::shape_mismatch, "row_gradients: counts must not be null"};
   if (!s.ok()) return s.in_operation("row_gradients");
   return detail::or_out_of_memory("row_gradients", [&] {
     return detail::place_gradients(
         ctx, detail::unresolved_rows(detail::numbered_rows{list.size()}, bags, detail::as_pooling(pooling)),
-        list, gradient, out);
+        list, gradient, outs);
   });
 }
 

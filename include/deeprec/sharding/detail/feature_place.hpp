@@ -13,6 +13,7 @@
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/exec/executor_ref.hpp>
+#include <deeprec/sharding/detail/step_buffers.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -21,9 +22,9 @@ enum class placed : std::uint8_t { by_modulo, by_slot, whole };
 template <class Bags>
 struct feature_place {
   /// Gradients of the slots of a batch; null of a group that does not train.
-  using sum_gradients = status (*)(const context<executor_ref>&, std::span<const std::int64_t> counts,
-                                   const Bags& slots, matrix_view<const float> gradient,
-                                   matrix_view<float> out);
+  using sum_gradients = status (*)(const context<executor_ref>&, std::span<const slot_number> counts,
+                                   const slot_bags<Bags>& slots, matrix_view<const float> gradient,
+                                   std::span<const matrix_view<float>> outs);
 
   placed how = placed::whole;
   int rank = -1;       ///< of a whole table
@@ -42,9 +43,11 @@ struct feature_place {
 };
 
 template <class Combiner, class Bags>
-status sum_slot_gradients(const context<executor_ref>& ctx, std::span<const std::int64_t> counts,
-                          const Bags& slots, matrix_view<const float> gradient, matrix_view<float> out) {
-  return row_gradients(ctx, counts, slots, Combiner{}, gradient, out);
+status sum_slot_gradients(const context<executor_ref>& ctx, std::span<const slot_number> counts,
+                          const slot_bags<Bags>& slots, matrix_view<const float> gradient,
+                          std::span<const matrix_view<float>> outs) {
+  using of_slots = deeprec::pooling<Combiner, bounds::assume_valid_t>;
+  return row_gradients(ctx, counts, slots, of_slots(Combiner(), bounds::assume_valid), gradient, outs);
 }
 
 template <class Mode>

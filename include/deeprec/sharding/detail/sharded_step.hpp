@@ -35,7 +35,7 @@ class sharded_step {
   using places = std::span<const place_type>;
 
   sharded_step(int rank, int ranks, std::pmr::memory_resource* memory)
-      : rank_(rank), ranks_(ranks), buffers_(ranks, memory), slot_owners_(memory), sums_(memory) {}
+      : rank_(rank), ranks_(ranks), buffers_(ranks, memory), slot_owners_(memory), outs_(memory) {}
 
   [[nodiscard]] const received_bytes* received() const noexcept { return &received_; }
   [[nodiscard]] step_buffers<Bags>& buffers() noexcept { return buffers_; }
@@ -145,19 +145,14 @@ class sharded_step {
         for (index_t i = 0; i < to.extent(0); ++i) std::copy_n(mine.row(i), p.width, to.row(i));
         continue;
       }
-      const unique_parts<>& parts = b.parts[f];
-      const Bags slots(bags[f].offsets(), bags[f].bags(), parts.slots.data(),
-                       static_cast<index_t>(parts.slots.size()), bags[f].weights());
-      const auto distinct = static_cast<index_t>(parts.ids.size());
-      sums_.resize((std::max)(sums_.size(), index(distinct * p.width)));
-      if (const status s =
-              p.sum(ctx, parts.counts, slots, mine, matrix_view<float>(sums_.data(), distinct, p.width));
-          !s)
+      const slot_parts& parts = b.parts[f];
+      const slot_bags<Bags> slots(bags[f].offsets(), bags[f].bags(), parts.slots.data(),
+                                  static_cast<index_t>(parts.slots.size()), bags[f].weights());
+      outs_.clear();
+      for (int o = 0; o < ranks_; ++o)
+        outs_.push_back(region<float>(block_of(b.gradients, o), p, entry(b.entries, f, o)));
+      if (const status s = p.sum(ctx, parts.counts, slots, mine, outs_); !s)
         return s.in_table(static_cast<index_t>(f));
-      for (int o = 0; o < ranks_; ++o) {
-        const matrix_view<float> to = region<float>(block_of(b.gradients, o), p, entry(b.entries, f, o));
-        std::copy_n(sums_.data() + parts.first[index(o)] * p.width, to.extent(0) * p.width, to.data_handle());
-      }
     }
     for (int r = 0; r < ranks_; ++r) {
       b.to[index(r)] = block_of(b.gradients, r);
@@ -209,7 +204,7 @@ class sharded_step {
   }
 
   template <class Context>
-  status split(const Context& ctx, const place_type& p, const Bags& bags, unique_parts<>& parts) {
+  status split(const Context& ctx, const place_type& p, const Bags& bags, slot_parts& parts) {
     const std::span<const std::int64_t> ids(bags.ids(), index(bags.end_position()));
     if (p.how == placed::by_slot && bags.weights() != nullptr) {  // those of tables were checked with the ids
       for (std::size_t k = 0; k < ids.size(); ++k) {
@@ -246,7 +241,7 @@ class sharded_step {
   // The batch over the received rows.
   void number_slots(const place_type& p, const Bags& bags, std::size_t f) {
     step_buffers<Bags>& b = buffers_;
-    const unique_parts<>& parts = b.parts[f];
+    const slot_parts& parts = b.parts[f];
     b.one_each.resize(parts.ids.size());
     for (int o = 0; o < ranks_; ++o) {
       const index_t first = parts.first[index(o)], end = parts.first[index(o) + 1];
@@ -338,7 +333,7 @@ class sharded_step {
   step_buffers<Bags> buffers_;
   received_bytes received_;
   std::pmr::vector<std::uint16_t> slot_owners_;
-  std::pmr::vector<float> sums_;
+  std::pmr::vector<matrix_view<float>> outs_;  // of a feature's gradients, by ranks
   std::int64_t bags_of_all_ = 0;
 };
 

@@ -24,6 +24,13 @@ struct asked_of {
   index_t bytes = 0;  ///< of the block
 };
 
+/// The distinct ids of a batch. Slots of 32 bits: half the memory to pass over.
+using slot_number = std::int32_t;
+using slot_parts = unique_parts<std::int64_t, slot_number>;
+/// A batch over the slots of its distinct ids.
+template <class Bags>
+using slot_bags = jagged_view<slot_number, typename Bags::offset_type>;
+
 template <class Bags>
 struct step_buffers {
   step_buffers(int ranks, std::pmr::memory_resource* from)
@@ -66,13 +73,13 @@ struct step_buffers {
   std::pmr::vector<asked_of> asked;        // of each rank
   std::pmr::vector<index_t> served_bytes;  // of the block that goes to each rank
   growing_block replies, gradients;        // blocks of all owners, in one layout
-  std::pmr::vector<unique_parts<>> parts;  // by features
+  std::pmr::vector<slot_parts> parts;      // by features
   std::pmr::vector<std::pmr::vector<std::int64_t>> slots;
   std::pmr::vector<request_entry> entries;         // [feature][rank]: what this rank asks
   std::pmr::vector<request_entry> served_entries;  // [feature][rank]: what it is asked
   std::pmr::vector<Bags> pooled_bags;
   std::pmr::vector<jagged_view<>> served_bags;
-  std::pmr::vector<index_t> one_each;
+  std::pmr::vector<std::int64_t> one_each;
   std::pmr::vector<std::int64_t> iota;
 };
 

@@ -97,29 +97,45 @@ class placed_gradients {
     return {};
   }
 
-  /// Sums into out (U,D).
+  /// Sums into matrices (U_i,D), which have the slots one after the other.
   template <class Context>
-  void sum(const Context& ctx, matrix_view<float> out) const {
-    gradient_args args = gradients_of_groups(
-        {.gradients = gradients_, .scales = scaled_ ? scales_ : nullptr, .starts = starts_},
-        starts_[size_.slots], bags_, size_.width, ctx.tuning);
-    args.out = out.data_handle();
-    args.out_stride = out.stride(0);
+  void sum(const Context& ctx, std::span<const matrix_view<float>> outs) const {
     const double ns = ns_of_row(*ctx.tuning, bags_, size_.width * index_t{sizeof(float)}) *
                       static_cast<double>(starts_[size_.slots]);
     run_bulk(ctx, {size_.slots, 256, ns}, [&](index_t begin, index_t end, int) {
       with_isa_up_to_avx512(ctx.instruction_set, [&](auto region) {
-        return pool_bags<float>(region, gradient_policy{}, args, begin, end);
+        index_t first = 0;
+        for (const matrix_view<float>& out : outs) {
+          const index_t from = (std::max)(begin, first), to = (std::min)(end, first + out.extent(0));
+          if (from < to)
+            pool_bags<float>(region, gradient_policy{}, args_of(ctx, first, out), from - first, to - first);
+          first += out.extent(0);
+        }
       });
     });
     if (starts_[size_.slots] <= chunk_positions) return;
-    for (index_t slot = 0; slot < size_.slots; ++slot) {
-      if (starts_[slot + 1] - starts_[slot] <= chunk_positions) continue;
-      pool_long_bag<float, gradient_policy>(ctx, args, slot, long_bags_);
+    index_t first = 0;
+    for (const matrix_view<float>& out : outs) {
+      for (index_t slot = first; slot < first + out.extent(0); ++slot) {
+        if (starts_[slot + 1] - starts_[slot] <= chunk_positions) continue;
+        pool_long_bag<float, gradient_policy>(ctx, args_of(ctx, first, out), slot - first, long_bags_);
+      }
+      first += out.extent(0);
     }
   }
 
  private:
+  // Of the slots from the first one of a matrix.
+  template <class Context>
+  [[nodiscard]] gradient_args args_of(const Context& ctx, index_t first,
+                                      const matrix_view<float>& out) const {
+    gradient_args args = gradients_of_groups(
+        {.gradients = gradients_, .scales = scaled_ ? scales_ : nullptr, .starts = starts_ + first},
+        starts_[size_.slots], bags_, size_.width, ctx.tuning);
+    args.out = out.data_handle();
+    args.out_stride = out.stride(0);
+    return args;
+  }
   // starts_[s + 1] is where the next position of slot s goes; after the last it is where slot s + 1 starts.
   template <class Count>
   bool start_at(array_view<const Count> counts, index_t positions) {
@@ -253,19 +269,22 @@ bool matrix_shares_bytes(const matrix_view<float>& out, const Inputs&... inputs)
 /// The body of row_gradients over slots.
 template <class Context, class Rows, class Count>
 DEEPREC_PER_UNIT status place_gradients(const Context& ctx, const Rows& given, array_view<const Count> counts,
-                                        matrix_view<const float> gradient, matrix_view<float> out) {
+                                        matrix_view<const float> gradient,
+                                        std::span<const matrix_view<float>> outs) {
   const placed_gradients::size size{.positions = grouped_positions(given.bags(), given.pooling()),
                                     .slots = counts.size(),
                                     .width = gradient.extent(1)};
   scratch_block block(ctx.memory, size.bytes());
   auto rows = given.resolution();
   if (const status s = resolve_in(ctx, rows, block); !s) return s;
-  if (matrix_shares_bytes(out, given.bags(), gradient, counts))
-    return {errc::unsupported, "row_gradients: out must share no memory with the inputs"};
+  for (const matrix_view<float>& out : outs) {
+    if (matrix_shares_bytes(out, given.bags(), gradient, counts))
+      return {errc::unsupported, "row_gradients: out must share no memory with the inputs"};
+  }
   placed_gradients placed(block, size);
   if (const status s = placed.place(rows, counts, gradient); !s) return s;
   rows.count_skipped();
-  if (!out.empty()) placed.sum(ctx, out);
+  if (size.slots > 0 && size.width > 0) placed.sum(ctx, outs);
   return {};
 }
 
