@@ -1,4 +1,25 @@
-# Tests that mpirun starts.
+# Programs that mpirun starts: tests and benchmarks.
+
+# deeprec_mpirun(<out>): mpirun and its flags, to be followed by ${MPIEXEC_NUMPROC_FLAG}, a number and a program.
+# <out>_MOST: how many ranks do well on two processors.
+function(deeprec_mpirun out)
+  execute_process(COMMAND "${MPIEXEC_EXECUTABLE}" --version OUTPUT_VARIABLE version ERROR_VARIABLE version)
+  set(most 4)
+  set(flags)
+  # Without the kernel's copies between processes, which containers forbid; more ranks than processors yield.
+  if(version MATCHES "(Open MPI|OpenRTE|Open RTE|PRRTE)[^0-9]*([0-9]+)")
+    set(flags --oversubscribe --allow-run-as-root)
+    if(CMAKE_MATCH_2 LESS 5)
+      list(APPEND flags --mca btl_vader_single_copy_mechanism none)
+    else()
+      list(APPEND flags --mca smsc ^cma)
+    endif()
+  else() # MPICH polls without yielding
+    set(most 2)
+  endif()
+  set(${out} "${MPIEXEC_EXECUTABLE}" ${flags} PARENT_SCOPE)
+  set(${out}_MOST ${most} PARENT_SCOPE)
+endfunction()
 
 # deeprec_mpi_test(<test> <source>...): run by mpirun on 2 ranks and on 4.
 function(deeprec_mpi_test test)
@@ -11,24 +32,13 @@ function(deeprec_mpi_test test)
   target_link_libraries(${test} PRIVATE deeprec_dev deeprec::mpi doctest::doctest)
   target_include_directories(${test} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   add_dependencies(release_tests ${test})
-  execute_process(COMMAND "${MPIEXEC_EXECUTABLE}" --version OUTPUT_VARIABLE version ERROR_VARIABLE version)
-  set(sizes 2 4)
-  # Without the kernel's copies between processes, which containers forbid; more ranks than processors yield.
-  if(version MATCHES "(Open MPI|OpenRTE|Open RTE|PRRTE)[^0-9]*([0-9]+)")
-    set(flags --oversubscribe --allow-run-as-root)
-    if(CMAKE_MATCH_2 LESS 5)
-      list(APPEND flags --mca btl_vader_single_copy_mechanism none)
-    else()
-      list(APPEND flags --mca smsc ^cma)
+  deeprec_mpirun(mpirun)
+  foreach(size IN ITEMS 2 4)
+    if(size GREATER mpirun_MOST)
+      continue()
     endif()
-  else() # MPICH polls without yielding
-    set(flags)
-    set(sizes 2)
-  endif()
-  foreach(size IN LISTS sizes)
     # A launcher may ignore the first signal.
-    add_test(NAME ${test}_${size} COMMAND timeout -k 10 300 "${MPIEXEC_EXECUTABLE}" ${flags} ${MPIEXEC_NUMPROC_FLAG} ${size}
-                                          $<TARGET_FILE:${test}>)
+    add_test(NAME ${test}_${size} COMMAND timeout -k 10 300 ${mpirun} ${MPIEXEC_NUMPROC_FLAG} ${size} $<TARGET_FILE:${test}>)
     set_tests_properties(${test}_${size} PROPERTIES LABELS unit TIMEOUT 400 PROCESSORS 2)
   endforeach()
 endfunction()

@@ -1,0 +1,16 @@
+// What ranks of the suite do, each until no other round is wanted.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace deeprec_bench {
+
+/// Rounds of Criteo's batches of 2048: seconds of whole tables at each rank, seconds of tables of all ranks.
+void rounds_of_steps(long width, long most_rows, bool trains);
+/// Rounds of exchanges of some sizes: for each seconds by plain MPI, seconds by mpi_ranks.
+void rounds_of_exchanges(const std::vector<std::size_t>& sizes);
+/// Rounds of one exchange: seconds by itself, seconds beside a timer that polls, and what the timer takes.
+void rounds_beside_a_timer(std::size_t bytes);
+
+}  // namespace deeprec_bench
