@@ -1,14 +1,17 @@
 # Programs that mpirun starts: tests and benchmarks.
 
 # deeprec_mpirun(<out>): mpirun and its flags, to be followed by ${MPIEXEC_NUMPROC_FLAG}, a number and a program.
-# <out>_MOST: how many ranks do well on two processors.
+# <out>_MOST: how many ranks do well on two processors. <out>_RECOVERS: whether --enable-recovery keeps a job going that
+# loses a rank.
 function(deeprec_mpirun out)
   execute_process(COMMAND "${MPIEXEC_EXECUTABLE}" --version OUTPUT_VARIABLE version ERROR_VARIABLE version)
   set(most 4)
+  set(recovers OFF)
   set(flags)
   # Without the kernel's copies between processes, which containers forbid; more ranks than processors yield.
   if(version MATCHES "(Open MPI|OpenRTE|Open RTE|PRRTE)[^0-9]*([0-9]+)")
     set(flags --oversubscribe --allow-run-as-root)
+    set(recovers ON)
     if(CMAKE_MATCH_2 LESS 5)
       list(APPEND flags --mca btl_vader_single_copy_mechanism none)
     else()
@@ -19,6 +22,7 @@ function(deeprec_mpirun out)
   endif()
   set(${out} "${MPIEXEC_EXECUTABLE}" ${flags} PARENT_SCOPE)
   set(${out}_MOST ${most} PARENT_SCOPE)
+  set(${out}_RECOVERS ${recovers} PARENT_SCOPE)
 endfunction()
 
 # deeprec_mpi_test(<test> <source>...): run by mpirun on 2 ranks and on 4.

@@ -30,8 +30,8 @@ class rank_processes {
       problem_ = "unfit: network namespaces are not permitted";
       return;
     }
-    start("exec timeout -k 10 1800 " + (rate.empty() ? "" : hosts + number + " " + rate + " ") + DEEPREC_MPIRUN " " +
-          number + " " DEEPREC_RANKS " " + arguments);
+    start("exec timeout -k 10 1800 " + (rate.empty() ? "" : hosts + number + " " + rate + " ") +
+          DEEPREC_MPIRUN " " + number + " " DEEPREC_RANKS " " + arguments);
   }
   rank_processes(const rank_processes&) = delete;
   rank_processes& operator=(const rank_processes&) = delete;
@@ -49,7 +49,8 @@ class rank_processes {
     std::fputs("go\n", to_);
     std::fflush(to_);
     std::string line;
-    for (int c = std::fgetc(from_); c != EOF && c != '\n'; c = std::fgetc(from_)) line += static_cast<char>(c);
+    for (int c = std::fgetc(from_); c != EOF && c != '\n'; c = std::fgetc(from_))
+      line += static_cast<char>(c);
     std::istringstream words(line);
     for (double number = 0; words >> number;) numbers.push_back(number);
     if (numbers.empty()) problem_ = line.empty() ? "the ranks ended" : line;

@@ -66,7 +66,13 @@ void lookup_n2(benchmark::State& state) {
 void step_n2(benchmark::State& state) {
   run(state, "sharding/step/n2/d:" + std::to_string(state.range(0)), "step");
 }
-BENCHMARK(lookup_n2)->Name("sharding/lookup/n2")->ArgName("d")->Arg(16)->Arg(64)->Iterations(1)->UseManualTime();
+BENCHMARK(lookup_n2)
+    ->Name("sharding/lookup/n2")
+    ->ArgName("d")
+    ->Arg(16)
+    ->Arg(64)
+    ->Iterations(1)
+    ->UseManualTime();
 BENCHMARK(step_n2)->Name("sharding/step/n2")->ArgName("d")->Arg(16)->Arg(64)->Iterations(1)->UseManualTime();
 
 }  // namespace

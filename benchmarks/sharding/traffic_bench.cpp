@@ -97,7 +97,8 @@ void bytes(benchmark::State& state) {
   constexpr int n = 8;
   if (deeprec_bench::criteo_ranks().empty())
     return state.SkipWithError("no Criteo trace: set DEEPREC_DATA_DIR");
-  const std::vector<index_t> rows(std::begin(deeprec_bench::criteo_rows), std::end(deeprec_bench::criteo_rows));
+  const std::vector<index_t> rows(std::begin(deeprec_bench::criteo_rows),
+                                  std::end(deeprec_bench::criteo_rows));
   for (auto _ : state) {
     deeprec_bench::figures f("sharding/bytes");
     std::uint64_t turn = 0;
@@ -110,17 +111,20 @@ void bytes(benchmark::State& state) {
         for (std::vector<std::int64_t> of : ids[static_cast<std::size_t>(r)]) {
           std::sort(of.begin(), of.end());
           of.erase(std::unique(of.begin(), of.end()), of.end());
-          distinct += static_cast<double>(std::count_if(of.begin(), of.end(), [&](auto id) { return id % n != r; }));
+          distinct +=
+              static_cast<double>(std::count_if(of.begin(), of.end(), [&](auto id) { return id % n != r; }));
         }
       }
       const auto row_bytes = static_cast<double>(width * index_t{sizeof(float)});
       const double formula = distinct * (8 + 2 * row_bytes);
-      const double torchrec = 2.0 * n * (n - 1) * static_cast<double>(batch) * static_cast<double>(rows.size()) * row_bytes;
+      const double torchrec =
+          2.0 * n * (n - 1) * static_cast<double>(batch) * static_cast<double>(rows.size()) * row_bytes;
       const auto sent = static_cast<double>(traffic_of_step(rows, width, ids).bytes);
       right = right && sent >= formula;
       f.add("over_formula", sent / formula);
       f.add("fewer", torchrec / sent);
-      f.note("distinct_share", distinct * n / (n - 1) / static_cast<double>(n * batch) / static_cast<double>(rows.size()));
+      f.note("distinct_share",
+             distinct * n / (n - 1) / static_cast<double>(n * batch) / static_cast<double>(rows.size()));
     });
     if (!right) return state.SkipWithError("wrong answer: fewer bytes than there are distinct rows");
     f.report(state);

@@ -112,7 +112,8 @@ void rounds_beside_a_timer(std::size_t bytes) {
   require_everywhere(b.right(comm.rank()), "an exchange");
   // What a rank computes for as long as the exchange takes, on a processor of its own: here a timer, which polls.
   const auto compute = [&](bool polls) {
-    const auto until = clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(timer));
+    const auto until =
+        clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(timer));
     while (clock::now() < until) {
       std::this_thread::sleep_for(50us);
       if (polls) static_cast<void>(comm.poll(x));

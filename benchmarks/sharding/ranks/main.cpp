@@ -32,7 +32,8 @@ void bind_rank() {
 int run(const std::vector<std::string>& words) {
   if (words.size() >= 4 && words[0] == "steps") {
     bind_rank();
-    deeprec_bench::rounds_of_steps(std::atol(words[1].c_str()), std::atol(words[2].c_str()), words[3] == "step");
+    deeprec_bench::rounds_of_steps(std::atol(words[1].c_str()), std::atol(words[2].c_str()),
+                                   words[3] == "step");
   } else if (words.size() >= 2 && words[0] == "exchanges") {
     bind_rank();
     std::vector<std::size_t> sizes;

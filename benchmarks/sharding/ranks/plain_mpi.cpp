@@ -24,11 +24,13 @@ void plain_exchange::run(char* const* to, char* const* from, std::size_t bytes) 
   int count = 0;
   for (int r = 0; r < p.ranks; ++r) {
     if (r != p.rank)
-      MPI_Irecv(from[r], static_cast<int>(bytes), MPI_BYTE, r, 7, p.comm, &p.requests[static_cast<std::size_t>(count++)]);
+      MPI_Irecv(from[r], static_cast<int>(bytes), MPI_BYTE, r, 7, p.comm,
+                &p.requests[static_cast<std::size_t>(count++)]);
   }
   for (int r = 0; r < p.ranks; ++r) {
     if (r != p.rank)
-      MPI_Isend(to[r], static_cast<int>(bytes), MPI_BYTE, r, 7, p.comm, &p.requests[static_cast<std::size_t>(count++)]);
+      MPI_Isend(to[r], static_cast<int>(bytes), MPI_BYTE, r, 7, p.comm,
+                &p.requests[static_cast<std::size_t>(count++)]);
   }
   MPI_Waitall(count, p.requests.data(), MPI_STATUSES_IGNORE);
 }

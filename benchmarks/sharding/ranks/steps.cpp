@@ -115,7 +115,8 @@ class model {
 
  private:
   [[nodiscard]] std::vector<std::vector<std::int64_t>> of_rank(int rank, std::uint64_t turn) const {
-    auto ids = criteo_trace(batch * batches, turn * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank));
+    auto ids = criteo_trace(batch * batches,
+                            turn * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank));
     for (std::size_t f = 0; f < ids.size(); ++f) {
       for (std::int64_t& id : ids[f]) id %= whole_[f].rows();
     }
@@ -127,7 +128,9 @@ class model {
     return of;
   }
   matrix_view<float> out() { return {out_.data(), batch, columns * width_}; }
-  [[nodiscard]] matrix_view<const float> gradient() const { return {gradient_.data(), batch, columns * width_}; }
+  [[nodiscard]] matrix_view<const float> gradient() const {
+    return {gradient_.data(), batch, columns * width_};
+  }
 
   mpi_ranks comm_;  // moved into the group
   int rank_, ranks_;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <memory_resource>
 #include <span>
 #include <string>
@@ -68,6 +69,38 @@ TEST_CASE("mpi_ranks: each message arrives whole at its rank, whatever its size,
       REQUIRE(complete(comm, y, soon()).ok());
       CHECK(right(b, me, t));
       for (std::size_t i = 0; i < places.size(); ++i) CHECK(b.from[i].data() == places[i]);
+    }
+  }
+}
+
+TEST_CASE("mpi_ranks: a message of two pieces and a byte arrives whole (2 GiB: DEEPREC_LARGE_MESSAGES=1)") {
+  std::vector<index_t> pieces = {64, 1000, 1 << 20};
+  if (std::getenv("DEEPREC_LARGE_MESSAGES") != nullptr) pieces.push_back(index_t{1} << 30);
+  for (const index_t most : pieces) {
+    for (const bool known : {false, true}) {
+      mpi_ranks comm = world(most);
+      const int n = comm.size(), me = comm.rank();
+      const auto payload = [&](int from, int to) {
+        return from == 0 && to == 1 ? 2 * most + 1 - index_t{sizeof(message_header)} : index_t{8};
+      };
+      const auto byte_at = [](std::size_t i) { return static_cast<std::byte>(i * 0x9e37'79b9 >> 13); };
+      blocks_of_rank b(n);
+      for (int r = 0; r < n; ++r) {
+        const auto i = static_cast<std::size_t>(r);
+        b.to[i] = b.out[i].make(payload(me, r));
+        const std::span<std::byte> bytes = payload_of(b.to[i]);
+        for (std::size_t k = 0; k < bytes.size(); ++k) bytes[k] = byte_at(k);
+        if (known) b.from[i] = b.in[i].make(payload(r, me));
+      }
+      exchange x{.kind = message_kind::rows, .step = 1, .to = b.to, .from = b.from};
+      if (!known) x.rooms = b.in;
+      REQUIRE(complete(comm, x, within(600s)).ok());
+      for (int r = 0; r < n; ++r) {
+        const std::span<std::byte> bytes = payload_of(b.from[static_cast<std::size_t>(r)]);
+        bool same = static_cast<index_t>(bytes.size()) == payload(r, me);
+        for (std::size_t k = 0; r != me && same && k < bytes.size(); ++k) same = bytes[k] == byte_at(k);
+        CHECK((same || r == me));
+      }
     }
   }
 }
