@@ -8,7 +8,7 @@ case "$*" in "" | --check) ;; *) sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}" && exi
 [[ "${1:-}" == --check ]] || fetch_clang_format  # the lanes fetch it before they test
 tool="$(clang_format)" || { say "no clang-format $clang_format_version here: the format is NOT CHECKED" && exit 77; }
 git rev-parse --git-dir >/dev/null 2>&1 || { say "no git checkout here: the format is NOT CHECKED" && exit 77; }
-mapfile -d '' files < <(git ls-files -z '*.hpp' '*.cuh' '*.inl' '*.cpp' '*.cu')
+mapfile -d '' files < <(git ls-files -z --cached --others --exclude-standard '*.hpp' '*.cuh' '*.inl' '*.cpp' '*.cu')
 if [[ "${1:-}" == --check ]]; then
   failed=0
   printf '%s\0' "${files[@]}" | xargs -0 -P "$jobs" -n 32 "$tool" --dry-run --Werror || failed=1

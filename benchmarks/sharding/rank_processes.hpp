@@ -3,8 +3,8 @@
 //   rank_processes ranks(2, {"steps", "16"});
 //   while (...) if (!ranks.round(figures)) return state.SkipWithError(ranks.problem());
 //
-// A round is a line "go" to rank 0, and a line of numbers from it. The ranks end with this object. No header of
-// deeprec here.
+// A round is a line "go" to rank 0, and a line of numbers from it. The ranks end with this object. No header
+// of deeprec here.
 #pragma once
 
 #include <fcntl.h>

@@ -1,8 +1,9 @@
 // Lookups and training steps in tables of two processes, against whole tables at each.
 //
-//   sharding/lookup/n2/d:D   Criteo's batches by the ranks of the full data set, 2048 at each of two ranks under
-//                            MPI, a processor each; f32 rows, sums, ids checked. of_local: the time of resolve and
-//                            lookup over that of a lookup in whole tables, which both ranks make at once
+//   sharding/lookup/n2/d:D   Criteo's batches by the ranks of the full data set, 2048 at each of two ranks
+//                            under MPI, a processor each; f32 rows, sums, ids checked. of_local: the time of
+//                            resolve and lookup over that of a lookup in whole tables, which both ranks make
+//                            at once
 //   sharding/step/n2/d:D     the same with an SGD step of the rows
 #include <benchmark/benchmark.h>
 

@@ -1,10 +1,11 @@
 // What ranks send, counted by themselves: ranks are threads, and nothing is timed.
 //
-//   sharding/messages   a training step of 4 ranks with 1 feature and with 200: messages a step and other rank
-//   sharding/bytes      Criteo's batches, 2048 at each of 8 ranks, rows of 16 floats at the ranks: bytes sent over
-//                       8 bytes for each distinct id and a row there and back (over_formula), and how many times
-//                       fewer than the rows that TorchRec sends for the same placement (fewer): pooled rows of
-//                       all tables reduced over the ranks, and their gradients gathered
+//   sharding/messages   a training step of 4 ranks with 1 feature and with 200: messages a step and other
+//                       rank
+//   sharding/bytes      Criteo's batches, 2048 at each of 8 ranks, rows of 16 floats at the ranks: bytes sent
+//                       over 8 bytes for each distinct id and a row there and back (over_formula), and how
+//                       many times fewer than the rows that TorchRec sends for the same placement (fewer):
+//                       pooled rows of all tables reduced over the ranks, and their gradients gathered
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Dense parameters of many ranks against one process that adds the ranks' gradients in their order, bit for bit.
+// Dense parameters of many ranks against one process that adds the ranks' gradients in their order, bit for
+// bit.
 #include <deeprec/comm/thread_ranks.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/exec/inline_executor.hpp>

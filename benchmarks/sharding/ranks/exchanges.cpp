@@ -110,7 +110,8 @@ void rounds_beside_a_timer(std::size_t bytes) {
   };
   double timer = seconds_together([&] { begin(), end(); });
   require_everywhere(b.right(comm.rank()), "an exchange");
-  // What a rank computes for as long as the exchange takes, on a processor of its own: here a timer, which polls.
+  // What a rank computes for as long as the exchange takes, on a processor of its own: here a timer, which
+  // polls.
   const auto compute = [&](bool polls) {
     const auto until =
         clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(timer));

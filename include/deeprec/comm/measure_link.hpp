@@ -17,7 +17,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// Of an exchange in which a rank sends b bytes in all: latency + b / bytes_per_second. The same at all ranks.
+/// Of an exchange in which a rank sends b bytes in all: latency + b / bytes_per_second. The same at all
+/// ranks.
 struct link_costs {
   std::chrono::nanoseconds latency{};
   double bytes_per_second = 0;
@@ -29,8 +30,8 @@ struct link_costs {
   }
 };
 
-/// Measures exchanges without payload, then of twice the bytes again and again, until one takes eight times as
-/// long; all ranks call it, on a communicator without exchanges in flight.
+/// Measures exchanges without payload, then of twice the bytes again and again, until one takes eight times
+/// as long; all ranks call it, on a communicator without exchanges in flight.
 ///
 /// @cost    5 exchanges of each size, of some tens of latencies together; blocks of the largest size, which
 ///          are given back

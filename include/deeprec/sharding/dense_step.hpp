@@ -1,8 +1,8 @@
 // Dense parameters that all ranks have: their gradients are summed over the ranks, and they are stepped.
 //
-//   auto dense = dense_step<adagrad, mpi_ranks>::make(std::move(comm), tensors, {.patience = 5min}).or_throw();
+//   auto dense = dense_step<adagrad, mpi_ranks>::make(std::move(comm), tensors).or_throw();
 //   for each batch:
-//     backward of the last layer;  dense.ready(last);       its bucket leaves when all of its gradients are ready
+//     backward of the last layer;  dense.ready(last);       its bucket leaves when it is full
 //     backward of the one before;  dense.ready(last - 1); ...
 //     dense.step(ctx, optimizer);                           the rest; parameters are those of the next batch
 //
@@ -91,10 +91,10 @@ class dense_step {
   /// @cost    two exchanges, and those of measure_link; 8 bytes for a parameter, and the state: 1 / n of it
   ///          with sums::in_order
   /// @threads as the communicator
-  /// @error   at all ranks that of the smallest rank: shape_mismatch, with the number of the tensor, for a gradient of
-  ///          another shape or rows that do not follow each other; invalid_value where ranks have other
-  ///          tensors or options; out_of_memory (before anything is sent at that rank alone: the others time
-  ///          out); as complete()
+  /// @error   at all ranks that of the smallest rank: shape_mismatch, with the number of the tensor, for a
+  ///          gradient of another shape or rows that do not follow each other; invalid_value where ranks have
+  ///          other tensors or options; out_of_memory (before anything is sent at that rank alone: the others
+  ///          time out); as complete()
   [[nodiscard]] static result<dense_step> make(
       Comm comm, std::span<const dense_tensor> tensors, const dense_options& options = {},
       std::pmr::memory_resource* memory = std::pmr::get_default_resource()) {
@@ -138,8 +138,8 @@ class dense_step {
   /// @error   none; the step returns it
   void poll() { parts_->work->poll(parts_->number); }
 
-  /// Sums the gradients of all ranks and steps the parameters; those that are not ready yet are now. All ranks
-  /// call it, each with the same optimizer.
+  /// Sums the gradients of all ranks and steps the parameters; those that are not ready yet are now. All
+  /// ranks call it, each with the same optimizer.
   ///
   /// @param    fault  of this rank: the others get it, and nobody steps
   /// @post     parameters have the same bits at all ranks, where they had before
@@ -148,11 +148,11 @@ class dense_step {
   /// @cost     8 (n - 1) / n bytes are sent for a parameter. sums::in_order: O(parameters / n) of the
   ///           optimizer. Allocates nothing
   /// @threads  as the step; every rank calls it
-  /// @error    `fault` of the smallest rank that has one, at all ranks; stopped by the context; timed_out with
-  ///           a silent rank; closed, and others of complete(). No parameter is written at any rank; after
-  ///           all but the first two the communicator has ended, and state of the optimizer is of no use.
-  ///           With sums::by_engine a rank that is lost between the engine's last sum and its end may leave
-  ///           others stepped
+  /// @error    `fault` of the smallest rank that has one, at all ranks; stopped by the context; timed_out
+  ///           with a silent rank; closed, and others of complete(). No parameter is written at any rank;
+  ///           after all but the first two the communicator has ended, and state of the optimizer is of no
+  ///           use. With sums::by_engine a rank that is lost between the engine's last sum and its end may
+  ///           leave others stepped
   /// @example  @snippet tests/sharding/dense_step_test.cpp dense_step
   template <class Context>
   DEEPREC_PER_UNIT status step(Context&& context_or_executor, const Optimizer& optimizer,

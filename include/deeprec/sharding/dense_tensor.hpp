@@ -6,8 +6,8 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// A row is what an optimizer that keeps state for rows takes for one: of a layer the weights of a neuron, and
-/// the bias.
+/// A row is what an optimizer that keeps state for rows takes for one: of a layer the weights of a neuron,
+/// and the bias.
 ///
 /// @shape parameters, gradient (R,W), rows one behind the other; or empty
 struct dense_tensor {

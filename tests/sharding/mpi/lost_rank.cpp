@@ -2,9 +2,9 @@
 //
 //   lost_rank FOLDER VICTIM ids|rows|gradients before|within kill|stop|cut
 //
-// The victim is lost before it sends that message of step 2, or once it has begun to. A rank that goes on writes to
-// FOLDER/rank_R how its steps ended: the verb, the status, the rank that it names, and whether a row was written behind
-// the fault.
+// The victim is lost before it sends that message of step 2, or once it has begun to. A rank that goes on
+// writes to FOLDER/rank_R how its steps ended: the verb, the status, the rank that it names, and whether a
+// row was written behind the fault.
 #include <mpi.h>
 #include <sys/prctl.h>
 #include <unistd.h>
