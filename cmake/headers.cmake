@@ -575,10 +575,12 @@ set(DEEPREC_HEADERS
     include/deeprec/sharding/detail/feature_place.hpp
     include/deeprec/sharding/detail/ordered_dense.hpp
     include/deeprec/sharding/detail/received_rows.hpp
+    include/deeprec/sharding/detail/request_reader.hpp
     include/deeprec/sharding/detail/sharded_access.hpp
     include/deeprec/sharding/detail/sharded_step.hpp
     include/deeprec/sharding/detail/step_buffers.hpp
     include/deeprec/sharding/detail/step_layout.hpp
+    include/deeprec/sharding/detail/use_visits.hpp
     include/deeprec/sharding/placement.hpp
     include/deeprec/sharding/sharded_group.hpp
     include/deeprec/sharding/sharded_rows.hpp

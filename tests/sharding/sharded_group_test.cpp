@@ -55,11 +55,30 @@ TEST_CASE(
   for (int n = 1; n <= 8; ++n) {
     CAPTURE(n);
     for (const bool on_threads : {false, true}) {
-      CHECK(same(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}, 0}, on_threads));
-      CHECK(same(trial<rowwise_adagrad>{n, kinds_for(n), {.learning_rate = 0.1F}, rowwise_adagrad::row_state},
-                 on_threads));
+      CHECK(same(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}}, on_threads));
+      CHECK(same(trial<rowwise_adagrad>{n, kinds_for(n), {.learning_rate = 0.1F}}, on_threads));
     }
   }
+}
+TEST_CASE("sharded_group: sums in order have the bits of one process on the batches in the order of ranks") {
+  std::mt19937_64 random(deeprec_test::seed() + 1);
+  for (int n = 1; n <= 8; ++n) {
+    CAPTURE(n);
+    for (const bool on_threads : {false, true}) {
+      const auto check = [&](auto model) {
+        model.sums = row_sums::in_order;
+        CHECK(same(std::move(model), on_threads));
+      };
+      check(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}});
+      check(trial<rowwise_adagrad>{n, random_model(n, random), {.learning_rate = 0.1F}});
+      check(trial<adam>{n, random_model(n, random), {.learning_rate = 0.1F}});
+    }
+  }
+  // Rows that more than 4,096 positions use are summed by a tree.
+  trial<sgd> large{3, {{kind::rows_mean, 2, 3}}, {.learning_rate = 0.125F}};
+  large.most_bags = 20000;
+  large.sums = row_sums::in_order;
+  CHECK(same(std::move(large)));
 }
 TEST_CASE("sharded_group: sums that are exact have the bits of one update of all batches") {
   std::vector<feature> sums;
@@ -68,11 +87,38 @@ TEST_CASE("sharded_group: sums that are exact have the bits of one update of all
   }
   // The positions of default rows come behind each rank's batch, not behind all: equal where sums are exact.
   sums.push_back({kind::whole_default, 40, 12, 0});
-  for (int n = 2; n <= 5; ++n) CHECK(same(trial<sgd>{n, sums, {.learning_rate = 0.125F}, 0, true}));
+  for (int n = 2; n <= 5; ++n) {
+    CHECK(same(trial<sgd>{n, sums, {.learning_rate = 0.125F}, true}));
+    CHECK(same(trial<sgd>{.ranks = n,
+                          .features = sums,
+                          .optimizer = {.learning_rate = 0.125F},
+                          .integers = true,
+                          .sums = row_sums::in_order}));
+  }
 }
-TEST_CASE("sharded_group: mistakes are seen: the gradient of a rank that is lost, and one of two of a row") {
-  CHECK(!same(trial<sgd>{3, kinds_for(3), {.learning_rate = 0.125F}, 0, false, 3, 1}));
-  CHECK(!same(trial<sgd>{3, kinds_for(3), {.learning_rate = 0.125F}, 0, false, 3, 2}));
+TEST_CASE(
+    "sharded_group: mistakes are seen: a rank's gradients that are lost, one of two of a row, those of the "
+    "next row, and another order of the ranks") {
+  for (const mistake wrong : {mistake::none, mistake::rank_lost, mistake::one_of_two_lost, mistake::next_row,
+                              mistake::other_order}) {
+    CAPTURE(static_cast<int>(wrong));
+    for (const row_sums sums : {row_sums::by_parts, row_sums::in_order}) {
+      if (wrong == mistake::one_of_two_lost && sums == row_sums::in_order) continue;
+      trial<sgd> model{3, kinds_for(3), {.learning_rate = 0.125F}};
+      model.bags_of = {40, 30, 35};
+      model.breaks = wrong;
+      model.sums = sums;
+      CHECK(same(std::move(model)) == (wrong == mistake::none));
+    }
+  }
+  // One order of sums is not the other.
+  trial<sgd> ordered{2, {{kind::rows_sum, 4, 16}}, {.learning_rate = 0.125F}};
+  trial<sgd> parts{2, {{kind::rows_sum, 4, 16}}, {.learning_rate = 0.125F}};
+  ordered.bags_of = parts.bags_of = {40, 40};
+  ordered.sums = row_sums::in_order;
+  ordered.expect();
+  parts.expect();
+  CHECK(ordered.expected != parts.expected);
 }
 
 namespace {
@@ -80,8 +126,9 @@ namespace {
 // A rank of a small model: two tables by rows, one whole at rank 0.
 struct small_rank {
   explicit small_rank(thread_rank<> comm, index_t width = 8,
-                      std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : group(comm, {.patience = std::chrono::seconds(60)}, memory) {
+                      std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
+                      row_sums sums = row_sums::by_parts)
+      : group(comm, {.patience = std::chrono::seconds(60), .sums = sums}, memory) {
     const int n = comm.size(), me = comm.rank();
     tables.push_back(make_table(part_rows(me, 20, n), width, 0, 1));
     tables.push_back(make_table(part_rows(me, 30, n), 4, 0, 2));
@@ -259,14 +306,15 @@ TEST_CASE(
 
 TEST_CASE(
     "sharded_group: three messages a step and rank, whatever the features; nothing is allocated in the end") {
-  for (const int features : {1, 200}) {
+  for (const auto& [features, sums] : {std::pair(1, row_sums::by_parts), std::pair(200, row_sums::by_parts),
+                                       std::pair(200, row_sums::in_order)}) {
     std::vector<std::uint64_t> messages(3);
     std::vector<index_t> allocations(3);
-    on_ranks(3, {}, [&](thread_rank<> comm) {
+    on_ranks(3, {}, [&, features = features, sums = sums](thread_rank<> comm) {
       const auto i = static_cast<std::size_t>(comm.rank());
       counting_resource memory;
       table_type t = make_table(part_rows(comm.rank(), 40, 3), 4, 0, 1);
-      sharded_group<sgd, thread_rank<>> group(comm, {}, &memory);
+      sharded_group<sgd, thread_rank<>> group(comm, {.sums = sums}, &memory);
       for (int f = 0; f < features; ++f) group.add(t.view(), combiner::sum, placement::rows{40});
       const std::vector<std::int64_t> offsets{0, 1, 3}, ids{7, 39, 12};
       const std::vector<bags_type> bags(static_cast<std::size_t>(features),
@@ -290,49 +338,51 @@ TEST_CASE(
 
 TEST_CASE(
     "sharded_group: memory that one rank is refused, at any allocation of a step, is the fault of all") {
-  int shared = 0, alone = 0;
-  for (index_t nth = 0; nth < 400; ++nth) {
-    std::vector<status> seen(3), after(3);
-    std::vector<char> untouched(3);
-    bool refused = false;
-    on_ranks(3, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
-      const auto i = static_cast<std::size_t>(comm.rank());
-      allowance granted;
-      refusing_resource memory(granted);
-      small_rank r(comm, 8, &memory);
-      inline_executor here;
-      context ctx{here};
-      ctx.memory = &memory;
-      const std::vector<float> before = r.all_rows();
-      if (comm.rank() == 1) granted.left = nth;
-      seen[i] = r.step(ctx);
-      untouched[i] = r.all_rows() == before;
-      if (comm.rank() == 1) refused = granted.refused > 0;
-      granted.left = allowance::unlimited;
-      after[i] = r.step(ctx);
-    });
-    CAPTURE(nth);
-    if (!refused) break;
-    CHECK(seen[1].code() == errc::out_of_memory);
-    const auto goes_on = [](const status& s) { return s.ok() || s.code() == errc::closed; };
-    if (goes_on(seen[0])) {  // behind its last message: the communicator has ended
-      ++alone;
-      CHECK(goes_on(seen[2]));
-      for (const int k : {0, 1, 2}) CHECK(after[static_cast<std::size_t>(k)].code() == errc::closed);
-    } else {
-      ++shared;
-      for (const std::size_t k : {0U, 2U}) {
-        CHECK(seen[k].code() == errc::out_of_memory);
-        CHECK(seen[k].place().rank == 1);
-      }
-      for (const std::size_t k : {0U, 1U, 2U}) {
-        CHECK(untouched[k] != 0);
-        CHECK(after[k].ok());
+  for (const row_sums sums : {row_sums::by_parts, row_sums::in_order}) {
+    int shared = 0, alone = 0;
+    for (index_t nth = 0; nth < 400; ++nth) {
+      std::vector<status> seen(3), after(3);
+      std::vector<char> untouched(3);
+      bool refused = false;
+      on_ranks(3, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
+        const auto i = static_cast<std::size_t>(comm.rank());
+        allowance granted;
+        refusing_resource memory(granted);
+        small_rank r(comm, 8, &memory, sums);
+        inline_executor here;
+        context ctx{here};
+        ctx.memory = &memory;
+        const std::vector<float> before = r.all_rows();
+        if (comm.rank() == 1) granted.left = nth;
+        seen[i] = r.step(ctx);
+        untouched[i] = r.all_rows() == before;
+        if (comm.rank() == 1) refused = granted.refused > 0;
+        granted.left = allowance::unlimited;
+        after[i] = r.step(ctx);
+      });
+      CAPTURE(nth);
+      if (!refused) break;
+      CHECK(seen[1].code() == errc::out_of_memory);
+      const auto goes_on = [](const status& s) { return s.ok() || s.code() == errc::closed; };
+      if (goes_on(seen[0])) {  // behind its last message: the communicator has ended
+        ++alone;
+        CHECK(goes_on(seen[2]));
+        for (const int k : {0, 1, 2}) CHECK(after[static_cast<std::size_t>(k)].code() == errc::closed);
+      } else {
+        ++shared;
+        for (const std::size_t k : {0U, 2U}) {
+          CHECK(seen[k].code() == errc::out_of_memory);
+          CHECK(seen[k].place().rank == 1);
+        }
+        for (const std::size_t k : {0U, 1U, 2U}) {
+          CHECK(untouched[k] != 0);
+          CHECK(after[k].ok());
+        }
       }
     }
+    CHECK(shared > 20);
+    CHECK(alone < shared / 4);
   }
-  CHECK(shared > 20);
-  CHECK(alone < shared / 4);
 }
 
 TEST_CASE(
@@ -340,8 +390,10 @@ TEST_CASE(
   using growing = growing_table<f32_rows>;
   constexpr index_t width = 6, steps = 4;
   const row_init::uniform init{.seed = 5, .bound = 0.5F};
-  for (const int n : {1, 2, 5}) {
-    // Integers as gradients, so that sums are exact.
+  for (const auto& [n, sums] : {std::pair(1, row_sums::by_parts), std::pair(2, row_sums::by_parts),
+                                std::pair(5, row_sums::by_parts), std::pair(5, row_sums::in_order)}) {
+    // Integers as gradients, so that sums are exact, where they are not in order.
+    const float unit = sums == row_sums::in_order ? 0.3F : 1.0F;
     std::vector<std::vector<batch>> batches(static_cast<std::size_t>(steps));  // [step][rank]
     std::mt19937_64 random(deeprec_test::seed());
     for (auto& step : batches) {
@@ -359,9 +411,10 @@ TEST_CASE(
         step.push_back(b);
       }
     }
-    const auto gradient = [](index_t bags) {
+    const auto gradient = [unit](index_t bags) {
       std::vector<float> g(static_cast<std::size_t>(bags * width));
-      for (std::size_t i = 0; i < g.size(); ++i) g[i] = static_cast<float>(static_cast<int>(i % 5) - 2);
+      for (std::size_t i = 0; i < g.size(); ++i)
+        g[i] = unit * static_cast<float>(static_cast<int>(i % 5) - 2);
       return g;
     };
     growing whole(f32_rows(width), init);
@@ -388,10 +441,10 @@ TEST_CASE(
       }
     }
     std::atomic<index_t> keys_of_all{0};
-    on_ranks(n, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
+    on_ranks(n, {.sent = sent_blocks::poisoned}, [&, sums = sums](thread_rank<> comm) {
       const auto i = static_cast<std::size_t>(comm.rank());
       growing part(f32_rows(width), init);
-      sharded_group<sgd, thread_rank<>> group(comm);
+      sharded_group<sgd, thread_rank<>> group(comm, {.sums = sums});
       group.add(part.rows(), combiner::sum, placement::keys{});
       inline_executor mine;
       for (std::size_t t = 0; t < batches.size(); ++t) {

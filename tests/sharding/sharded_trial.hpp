@@ -9,6 +9,7 @@
 #include <deeprec/embedding/training/update.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/exec/thread_pool.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/sharding/placement.hpp>
 #include <deeprec/sharding/sharded_group.hpp>
 #include <deeprec/sharding/sharded_verbs.hpp>
@@ -100,16 +101,19 @@ inline void copy_row(const table_type& from, index_t a, const table_type& to, in
               static_cast<std::size_t>(from.view().format().stride_bytes()));
 }
 
+enum class mistake { none, rank_lost, one_of_two_lost, next_row, other_order };
+
 // A model, its batches, and what one process makes of it.
 template <class Optimizer>
 struct trial {
   int ranks;
   std::vector<feature> features;
   Optimizer optimizer;
-  index_t state;
   bool integers = false;
   index_t steps = 3;
-  int breaks = 0;  // a mistake in what one process does, which must be seen
+  index_t most_bags = 40;          // of a rank
+  mistake breaks = mistake::none;  // in what one process does, which must be seen
+  row_sums sums = row_sums::by_parts;
 
   std::vector<table_type> tables{}, first{};
   std::vector<std::vector<std::vector<batch>>> batches{};  // [step][rank][feature]
@@ -120,11 +124,12 @@ struct trial {
   void prepare() {
     std::mt19937_64 random(deeprec_test::seed());
     for (std::size_t f = 0; f < features.size(); ++f) {
-      tables.push_back(make_table(features[f].rows, features[f].width, state, f));
-      first.push_back(make_table(features[f].rows, features[f].width, state, f));
+      tables.push_back(make_table(features[f].rows, features[f].width, state_of_row(f), f));
+      first.push_back(make_table(features[f].rows, features[f].width, state_of_row(f), f));
       width += features[f].width;
     }
-    for (int r = 0; r < ranks; ++r) bags_of.push_back(r == 1 ? 0 : static_cast<index_t>(random() % 40));
+    for (int r = static_cast<int>(bags_of.size()); r < ranks; ++r)
+      bags_of.push_back(r == 1 ? 0 : static_cast<index_t>(random() % static_cast<std::uint64_t>(most_bags)));
     for (index_t t = 0; t < steps; ++t) {
       batches.emplace_back();
       for (int r = 0; r < ranks; ++r) {
@@ -133,6 +138,9 @@ struct trial {
           batches.back().back().push_back(draw(f, bags_of[static_cast<std::size_t>(r)], random, integers));
       }
     }
+  }
+  [[nodiscard]] index_t state_of_row(std::size_t f) const {
+    return state_floats_of<Optimizer>(features[f].width);
   }
   [[nodiscard]] float gradient(index_t step, int rank, index_t bag, index_t column) const {
     const std::uint64_t h =
@@ -178,11 +186,14 @@ struct trial {
     const index_t d = features[f].width;
     batch all;
     std::vector<float> g;
-    for (int r = 0; r < ranks; ++r) {
+    // Summed as one process does.
+    const bool joint = features[f].is_whole() || integers || sums == row_sums::in_order;
+    for (int turn = 0; turn < ranks; ++turn) {
+      const int r = breaks == mistake::other_order ? ranks - 1 - turn : turn;
       const batch& b = batches[static_cast<std::size_t>(step)][static_cast<std::size_t>(r)][f];
       const std::vector<float> mine = gradients(step, r, column, d);
-      if (breaks == 1 && r == 0) continue;  // a rank's gradient is lost
-      if (features[f].is_whole() || integers) {
+      if (breaks == mistake::rank_lost && r == 0) continue;
+      if (joint) {
         all.append(b);
         g.insert(g.end(), mine.begin(), mine.end());
         continue;
@@ -191,22 +202,25 @@ struct trial {
       if constexpr (requires { typename Pooling::empty_mode; }) {
         continue;  // a whole table
       } else {
-        sparse_gradient sums;
+        sparse_gradient own;
         row_gradients(here, features[f].rows, b.view(), pooled,
-                      matrix_view<const float>(mine.data(), b.bags(), d), sums)
+                      matrix_view<const float>(mine.data(), b.bags(), d), own)
             .or_throw();
-        for (std::size_t k = 0; k < sums.rows.size(); ++k) {
-          if (breaks == 2 && !all.ids.empty() && sums.rows[k] == all.ids.front())
-            continue;  // of two, one is lost
-          all.ids.push_back(sums.rows[k]);
+        for (std::size_t k = 0; k < own.rows.size(); ++k) {
+          if (breaks == mistake::one_of_two_lost && !all.ids.empty() && own.rows[k] == all.ids.front())
+            continue;
+          all.ids.push_back(own.rows[k]);
           all.offsets.push_back(static_cast<std::int64_t>(all.ids.size()));
-          const float* const row = sums.values.data() + static_cast<index_t>(k) * d;
+          const float* const row = own.values.data() + static_cast<index_t>(k) * d;
           g.insert(g.end(), row, row + d);
         }
       }
     }
+    if (breaks == mistake::next_row) {
+      for (std::int64_t& id : all.ids) id = (id + 1) % features[f].rows;
+    }
     const matrix_view<const float> gradient(g.data(), all.bags(), d);
-    if (features[f].is_whole() || integers) {
+    if (joint) {
       update(here, tables[f].view(), all.view(), pooled, gradient, optimizer).or_throw();
     } else {
       update(here, tables[f].view(), all.view(), combiner::sum, gradient, optimizer).or_throw();
@@ -224,12 +238,12 @@ struct trial {
     const int me = comm.rank();
     const auto i = static_cast<std::size_t>(me);
     std::vector<table_type> parts;
-    sharded_group<Optimizer, Comm> group(std::move(comm));
+    sharded_group<Optimizer, Comm> group(std::move(comm), {.sums = sums});
     for (std::size_t f = 0; f < features.size(); ++f) {
       const feature& x = features[f];
       const bool holds = x.is_whole() && x.rank == me;
-      parts.push_back(
-          make_table(x.is_whole() ? (holds ? x.rows : 0) : part_rows(me, x.rows, ranks), x.width, state, 0));
+      parts.push_back(make_table(x.is_whole() ? (holds ? x.rows : 0) : part_rows(me, x.rows, ranks), x.width,
+                                 state_of_row(f), 0));
       for (index_t k = 0; k < parts.back().rows(); ++k)
         copy_row(first[f], holds ? k : k * ranks + me, parts.back(), k);
     }
@@ -269,7 +283,8 @@ struct trial {
     for (std::size_t f = 0; f < features.size() && mine; ++f) {
       const bool holds = features[f].is_whole();
       for (index_t k = 0; k < parts[f].rows(); ++k) {
-        const std::size_t bytes = static_cast<std::size_t>(features[f].width + state) * sizeof(float);
+        const std::size_t bytes =
+            static_cast<std::size_t>(features[f].width + state_of_row(f)) * sizeof(float);
         mine = mine && std::memcmp(parts[f].view().row(k), tables[f].view().row(holds ? k : k * ranks + me),
                                    bytes) == 0;
       }
@@ -283,6 +298,16 @@ inline const std::vector<feature> every_kind = {
     {kind::rows_weighted, 90, 24}, {kind::rows_sqrtn, 3, 130},   {kind::whole_mean, 11, 5, 1},
     {kind::rows_sum, 1, 4},
 };
+// Of any widths, and rows that more than 4,096 positions of a step use.
+inline std::vector<feature> random_model(int ranks, std::mt19937_64& random) {
+  std::vector<feature> all;
+  for (const kind what : {kind::rows_sum, kind::rows_mean, kind::rows_weighted, kind::rows_sqrtn,
+                          kind::whole_sum, kind::whole_mean}) {
+    all.push_back({what, static_cast<index_t>(1 + random() % 60), static_cast<index_t>(1 + random() % 130),
+                   static_cast<int>(random() % static_cast<std::uint64_t>(ranks))});
+  }
+  return all;
+}
 inline std::vector<feature> kinds_for(int ranks) {
   std::vector<feature> all = every_kind;
   for (feature& f : all) f.rank = f.rank % ranks;

@@ -48,9 +48,18 @@ namespace detail {
 struct sharded_access;
 }  // namespace detail
 
+/// The order in which the gradients of a row are added.
+enum class row_sums : std::uint8_t {
+  by_parts,  ///< within each rank, then in the order of the ranks: a row is sent for each distinct id
+  in_order,  ///< as one process adds those of all batches in the order of the ranks: a row is sent for each bag
+             ///< and owner of its ids, so that the bits do not depend on the number of ranks
+};
+
 struct sharded_options {
   /// Of each message; then the verb returns timed_out, and the communicator has ended.
   std::chrono::nanoseconds patience = std::chrono::minutes(10);
+  /// The same at all ranks.
+  row_sums sums = row_sums::by_parts;
 };
 
 /// What a rank has sent.
@@ -82,6 +91,7 @@ class sharded_group {
                          std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : patience_(options.patience),
         comm_(std::move(comm)),
+        in_order_(trains && comm_.size() > 1 && options.sums == row_sums::in_order),
         step_(std::make_unique<detail::sharded_step<Bags>>(comm_.rank(), comm_.size(), memory)) {}
 
   sharded_group(const sharded_group&) = delete;  // rows of a step refer to it
@@ -177,6 +187,8 @@ class sharded_group {
                                       typename policies::empty_mode, typename policies::output_mode>;
     place.pooled = pooled_.add(detail::received_rows{step_->received(), place.width},
                                of_slots(typename policies::combiner(), bounds::assume_valid, {}, {}));
+    place.in_order = in_order_;
+    place.divide = detail::divisor_of<typename policies::combiner>();
     if constexpr (trains) place.sum = &detail::sum_slot_gradients<typename policies::combiner, Bags>;
     return append(place, pooling);
   }
@@ -184,7 +196,10 @@ class sharded_group {
   template <class Source, class Pooling>
   void serve(detail::feature_place<Bags>& place, const Source& part, const Pooling& pooling) {
     place.served = served_.features();
-    for (int r = 0; r < size(); ++r) served_.add(part, pooling);
+    for (int r = 0; r < size(); ++r) {
+      served_.add(part, pooling);
+      if (in_order_) stepped_.add(part, detail::uncounted(detail::as_pooling(pooling)));
+    }
   }
   template <class Pooling>
   index_t append(detail::feature_place<Bags>& place, const Pooling& pooling) {
@@ -199,16 +214,18 @@ class sharded_group {
     place.column = total_width_;
     places_.push_back(place);
     total_width_ = capped_sum(total_width_, place.width);
-    for (const index_t word :
-         {static_cast<index_t>(place.how), index_t{place.rank}, place.count, place.width})
+    for (const index_t word : {static_cast<index_t>(place.how), index_t{place.rank}, place.count, place.width,
+                               index_t{place.in_order ? 1 : 0}})
       model_ = mix64(model_ ^ mix64(static_cast<std::uint64_t>(word)));
     return features() - 1;
   }
 
   std::chrono::nanoseconds patience_;
   Comm comm_;
+  bool in_order_;                                     // of one rank both orders are one
   std::unique_ptr<detail::sharded_step<Bags>> step_;  // sources refer to it
   feature_group<Optimizer> served_;
+  feature_group<Optimizer> stepped_;  // where sums are in order: the same features, with bags of their own
   feature_group<lookups_only, Bags> checked_, pooled_;
   std::vector<detail::feature_place<Bags>> places_;
   index_t total_width_ = 0;
@@ -216,7 +233,7 @@ class sharded_group {
   status fault_;
   // Of the step
   index_t number_ = -1;
-  std::optional<resolved_features<feature_group<Optimizer>>> served_rows_;
+  std::optional<resolved_features<feature_group<Optimizer>>> served_rows_, stepped_rows_;
   status pending_;     // of this rank, sent with its next message
   status step_fault_;  // of all ranks: the step has ended
   sharded_traffic traffic_;

@@ -28,7 +28,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// @shape    bags (T), each {offsets (B_t+1), ids (N_t)}; offsets begin at 0; the list outlives the result
 /// @space    host
 /// @post     the group's earlier rows are of no use. Keys that were inserted stay
-/// @cost     message 1: a word for each distinct id, and the bags of whole tables. O(N) here and at the
+/// @cost     message 1: a word for each distinct id, and the bags of whole tables; with row_sums::in_order a
+///           word for each bag and owner of its ids, and half a word or one for each id. O(N) here and at the
 ///           owners. Buffers grow to their largest size
 /// @threads  as the group; every rank calls it
 /// @error    the fault of the smallest rank that has one, at all ranks, with its place: as resolve of a
@@ -64,11 +65,12 @@ status lookup(Context&& context_or_executor, const sharded_rows<Group>& rows, ma
 /// One optimizer step for each row that a batch of any rank used.
 ///
 /// @shape    gradient (B, group.total_width()) of the lookup's output
-/// @numerics a row's gradients are added within each rank, in the order of its batch, and then in that of the
-///           ranks: the bits depend on the batches of the ranks and on no timing. Whole tables: the bits of
-///           one process on the batches in the order of the ranks; the positions of a default row come behind
-///           each rank's batch
-/// @cost     message 3: a row of gradients for each distinct row, and the gradients of pooled rows
+/// @numerics row_sums::by_parts: a row's gradients are added within each rank, in the order of its batch, and
+///           then in that of the ranks: the bits depend on the batches of the ranks and on no timing.
+///           row_sums::in_order, and whole tables: the bits of one process on the batches in the order of the
+///           ranks; the positions of a default row come behind each rank's batch
+/// @cost     message 3: a row of gradients for each distinct row, or with in_order for each bag and owner of
+///           its ids; and the gradients of pooled rows
 /// @threads  as the group; every rank calls it
 /// @error    as update of a feature_group, at all ranks that of the smallest rank, and no rank has written.
 ///           out_of_memory behind the exchange: at this rank, which abandons the communicator

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 #include "sharding/sharded_trial.hpp"
 
 using namespace deeprec_test;
@@ -32,13 +34,19 @@ TEST_CASE("sharded_group over MPI: lookups and updates have the bits of one proc
   int n = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &n);
   for (const index_t most : {index_t{1} << 30, index_t{500}}) {
-    CHECK(same(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}, 0}, most));
-    CHECK(same(trial<rowwise_adagrad>{n, kinds_for(n), {.learning_rate = 0.1F}, rowwise_adagrad::row_state},
-               most));
+    for (const row_sums sums : {row_sums::by_parts, row_sums::in_order}) {
+      trial<sgd> plain{n, kinds_for(n), {.learning_rate = 0.125F}};
+      trial<rowwise_adagrad> rowwise{n, kinds_for(n), {.learning_rate = 0.1F}};
+      plain.sums = rowwise.sums = sums;
+      CHECK(same(std::move(plain), most));
+      CHECK(same(std::move(rowwise), most));
+    }
   }
 }
 TEST_CASE("sharded_group over MPI: a rank's gradient that is lost is seen") {
   int n = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &n);
-  CHECK(!same(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}, 0, false, 3, 1}, index_t{1} << 30));
+  trial<sgd> model{n, kinds_for(n), {.learning_rate = 0.125F}};
+  model.breaks = mistake::rank_lost;
+  CHECK(!same(std::move(model), index_t{1} << 30));
 }

@@ -10,10 +10,12 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/kernels/host/pool_rules.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/training/gradient.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/sharding/detail/step_buffers.hpp>
+#include <deeprec/sharding/detail/step_layout.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -34,10 +36,24 @@ struct feature_place {
   index_t served = -1;  ///< its first feature at this rank as an owner
   index_t pooled = -1;  ///< its feature over received rows
   sum_gradients sum = nullptr;
+  bool in_order = false;  ///< gradients of bags are sent, not of distinct rows
+  divide_by divide = divide_by::one;
 
   [[nodiscard]] bool is_whole() const noexcept { return how == placed::whole; }
+  /// Whether a row of gradients is that of a bag; else of a distinct id.
+  [[nodiscard]] bool has_bag_gradients() const noexcept { return is_whole() || in_order; }
   /// Of a row as it is sent.
   [[nodiscard]] index_t row_bytes() const noexcept { return width * index_t{sizeof(float)}; }
+  /// Rows of a reply, rows of gradients, and bytes of the arrays of a request.
+  [[nodiscard]] index_t reply_rows(const request_entry& e) const noexcept {
+    return is_whole() ? e.bags : e.ids;
+  }
+  [[nodiscard]] index_t gradient_rows(const request_entry& e) const noexcept {
+    return has_bag_gradients() ? e.bags : e.ids;
+  }
+  [[nodiscard]] index_t request_bytes(const request_entry& e) const noexcept {
+    return array_bytes(e, has_bag_gradients(), is_whole());
+  }
   /// Whether `owner` has rows of it.
   [[nodiscard]] bool is_at(int owner) const noexcept { return !is_whole() || rank == owner; }
 };
@@ -48,6 +64,17 @@ status sum_slot_gradients(const context<executor_ref>& ctx, std::span<const slot
                           std::span<const matrix_view<float>> outs) {
   using of_slots = deeprec::pooling<Combiner, bounds::assume_valid_t>;
   return row_gradients(ctx, counts, slots, of_slots(Combiner(), bounds::assume_valid), gradient, outs);
+}
+
+/// The same pooling, without a counter: ids that are skipped were counted before.
+constexpr bounds::skip_t uncounted_policy(const bounds::skip_t&) noexcept { return {}; }
+template <class Policy>
+constexpr Policy uncounted_policy(const Policy& policy) noexcept {
+  return policy;
+}
+template <class Combiner, class... Policies>
+constexpr auto uncounted(const pooling<Combiner, Policies...>& of) noexcept {
+  return pooling<Combiner, Policies...>(Combiner(), uncounted_policy(of.template get<Policies>())...);
 }
 
 template <class Mode>

@@ -94,6 +94,7 @@ struct sharded_access {
                              std::span<const typename Group::bags_type> bags, Mode mode) {
     constexpr bool trains = !std::is_same_v<typename Group::optimizer_type, lookups_only>;
     group.served_rows_.reset();
+    group.stepped_rows_.reset();
     group.step_fault_ = {};
     ++group.number_;
     status fault = check(ctx, group, bags);
@@ -109,6 +110,11 @@ struct sharded_access {
                           std::span<const jagged_view<>>(group.step_->buffers().served_bags), mode);
       if (!rows) return at_owner(group, rows.fault());
       group.served_rows_.emplace(std::move(rows).value());
+      if (!group.in_order_) return status();
+      auto stepped =
+          resolve(ctx, group.stepped_, std::span<const jagged_view<>>(group.step_->buffers().stepped_bags));
+      if (!stepped) return at_owner(group, stepped.fault());
+      group.stepped_rows_.emplace(std::move(stepped).value());
       return status();
     });
     return {};
@@ -176,7 +182,7 @@ struct sharded_access {
     const status stepped = or_out_of_memory("update", [&] {
       std::pmr::vector<matrix_view<const float>> gradients(ctx.memory);
       group.step_->take_gradients(places(group), gradients);
-      return at_owner(group, update(ctx, *group.served_rows_,
+      return at_owner(group, update(ctx, group.in_order_ ? *group.stepped_rows_ : *group.served_rows_,
                                     std::span<const matrix_view<const float>>(gradients), optimizer));
     });
     return stepped ? stepped : end(group, stepped);

@@ -23,8 +23,10 @@
 #include <deeprec/ops/partition_unique.hpp>
 #include <deeprec/sharding/detail/feature_place.hpp>
 #include <deeprec/sharding/detail/received_rows.hpp>
+#include <deeprec/sharding/detail/request_reader.hpp>
 #include <deeprec/sharding/detail/step_buffers.hpp>
 #include <deeprec/sharding/detail/step_layout.hpp>
+#include <deeprec/sharding/detail/use_visits.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -35,7 +37,12 @@ class sharded_step {
   using places = std::span<const place_type>;
 
   sharded_step(int rank, int ranks, std::pmr::memory_resource* memory)
-      : rank_(rank), ranks_(ranks), buffers_(ranks, memory), slot_owners_(memory), outs_(memory) {}
+      : rank_(rank),
+        ranks_(ranks),
+        buffers_(ranks, memory),
+        slot_owners_(memory),
+        outs_(memory),
+        visits_(ranks, memory) {}
 
   [[nodiscard]] const received_bytes* received() const noexcept { return &received_; }
   [[nodiscard]] step_buffers<Bags>& buffers() noexcept { return buffers_; }
@@ -52,11 +59,13 @@ class sharded_step {
     while (b.parts.size() < count) b.parts.emplace_back(b.memory);
     b.slots.resize((std::max)(b.slots.size(), count));
     b.entries.assign(count * index(ranks_), {});
+    b.uses.assign(count * index(ranks_), {});
     b.pooled_bags.clear();
     for (std::size_t f = 0; f < count; ++f) {
       if (features[f].is_whole()) {
-        entry(b.entries, f, features[f].rank) = {bags[f].id_count(), bags[f].bags(),
-                                                 bags[f].weights() != nullptr};
+        entry(b.entries, f, features[f].rank) = {.ids = bags[f].id_count(),
+                                                 .bags = bags[f].bags(),
+                                                 .weighted = bags[f].weights() != nullptr ? 1 : 0};
         continue;
       }
       if (const status s = split(ctx, features[f], bags[f], b.parts[f]); !s)
@@ -64,41 +73,38 @@ class sharded_step {
       for (int o = 0; o < ranks_; ++o) {
         entry(b.entries, f, o).ids = b.parts[f].first[index(o) + 1] - b.parts[f].first[index(o)];
       }
+      if (features[f].in_order) count_uses(features[f], bags[f], f);
     }
-    const index_t total = lay_out_replies(features);
+    const index_t total =
+        lay_out(features, b.reply_places, &request_entry::reply_at, &place_type::reply_rows);
     b.replies.make(total);
-    if (trains) b.gradients.make(total);
+    const index_t of_gradients =
+        lay_out(features, b.gradient_places, &request_entry::gradients_at, &place_type::gradient_rows);
+    if (trains) b.gradients.make(of_gradients);
     received_ = {b.replies.data(), total};
     for (std::size_t f = 0; f < count; ++f) {
       if (!features[f].is_whole()) number_slots(features[f], bags[f], f);
     }
     for (int o = 0; o < ranks_; ++o) write_request(features, bags, o, model);
+    for (std::size_t f = 0; f < count; ++f) {
+      if (features[f].in_order) write_uses(features[f], bags[f], f);
+    }
     return {};
   }
 
   /// Reads the requests of all ranks.
   status take_requests(places features, std::uint64_t model) {
-    step_buffers<Bags>& b = buffers_;
-    b.served_entries.assign(features.size() * index(ranks_), {});
-    index_t served = 0, most = 0;
-    for (const place_type& p : features) served += p.served >= 0 ? ranks_ : 0;
-    b.served_bags.assign(index(served), {});
-    bags_of_all_ = 0;
-    // Counts first: the numbers of bags must not move.
-    for (const bool reads : {false, true}) {
-      const std::int64_t* const numbers = reads ? b.numbers(most) : nullptr;
-      for (int r = 0; r < ranks_; ++r) {
-        if (const status s = read_request(features, r, model, numbers, most); !s) return s;
-      }
-    }
-    return {};
+    request_reader<Bags> reader(features, ranks_, buffers_, model);
+    const status s = reader.read();
+    bags_of_all_ = reader.bags_of_all();
+    return s;
   }
 
   // --- message 2 ------------------------------------------------------------------------------------
 
   /// Where the replies come to, whatever this rank sends.
   void expect_replies() {
-    for (int r = 0; r < ranks_; ++r) buffers_.from_ranks[index(r)] = block_of(buffers_.replies, r);
+    for (int r = 0; r < ranks_; ++r) buffers_.from_ranks[index(r)] = reply_block(r);
   }
 
   /// The places of the answers to all ranks, by the features that this rank serves; and the blocks.
@@ -108,11 +114,11 @@ class sharded_step {
     for (int r = 0; r < ranks_; ++r) {
       const std::span<std::byte> block =
           r == rank_
-              ? block_of(b.replies, r)
-              : b.replies_of[index(r)].make(b.served_bytes[index(r)] - index_t{sizeof(message_header)});
+              ? reply_block(r)
+              : b.replies_of[index(r)].make(b.served_bytes[index(r)].reply - index_t{sizeof(message_header)});
       b.to[index(r)] = block;
       each_served(features, r, [&](const place_type& p, const request_entry& e) {
-        outs[index(p.served + r)] = region<float>(block, p, e);
+        outs[index(p.served + r)] = region<float>(block, e.reply_at, p.reply_rows(e), p);
       });
     }
   }
@@ -122,8 +128,8 @@ class sharded_step {
     for (std::size_t f = 0; f < features.size(); ++f) {
       const place_type& p = features[f];
       if (!p.is_whole()) continue;
-      const matrix_view<float> from =
-          region<float>(block_of(buffers_.replies, p.rank), p, entry(buffers_.entries, f, p.rank));
+      const request_entry& e = entry(buffers_.entries, f, p.rank);
+      const matrix_view<float> from = region<float>(reply_block(p.rank), e.reply_at, e.bags, p);
       for (index_t i = 0; i < from.extent(0); ++i) std::copy_n(from.row(i), p.width, out.row(i) + p.column);
     }
   }
@@ -139,27 +145,34 @@ class sharded_step {
       const place_type& p = features[f];
       const matrix_view<const float> mine(gradient.empty() ? nullptr : gradient.data_handle() + p.column,
                                           gradient.extent(0), p.width, gradient.stride(0));
+      outs_.clear();
+      for (int o = 0; o < ranks_; ++o) {
+        const request_entry& e = entry(b.entries, f, o);
+        outs_.push_back(region<float>(gradient_block(o), e.gradients_at, p.gradient_rows(e), p));
+      }
       if (p.is_whole()) {
-        const matrix_view<float> to =
-            region<float>(block_of(b.gradients, p.rank), p, entry(b.entries, f, p.rank));
+        const matrix_view<float>& to = outs_[index(p.rank)];
         for (index_t i = 0; i < to.extent(0); ++i) std::copy_n(mine.row(i), p.width, to.row(i));
         continue;
       }
       const slot_parts& parts = b.parts[f];
+      if (p.in_order) {
+        visits_.each_use(parts, bags[f],
+                         [&](int o, index_t bag, index_t, index_t, index_t number, bool begins) {
+                           if (begins) std::copy_n(mine.row(bag), p.width, outs_[index(o)].row(number));
+                         });
+        continue;
+      }
       const slot_bags<Bags> slots(bags[f].offsets(), bags[f].bags(), parts.slots.data(),
                                   static_cast<index_t>(parts.slots.size()), bags[f].weights());
-      outs_.clear();
-      for (int o = 0; o < ranks_; ++o)
-        outs_.push_back(region<float>(block_of(b.gradients, o), p, entry(b.entries, f, o)));
       if (const status s = p.sum(ctx, parts.counts, slots, mine, outs_); !s)
         return s.in_table(static_cast<index_t>(f));
     }
     for (int r = 0; r < ranks_; ++r) {
-      b.to[index(r)] = block_of(b.gradients, r);
-      b.from_ranks[index(r)] =
-          r == rank_
-              ? b.to[index(r)]
-              : b.gradients_of[index(r)].make(b.served_bytes[index(r)] - index_t{sizeof(message_header)});
+      b.to[index(r)] = gradient_block(r);
+      b.from_ranks[index(r)] = r == rank_ ? b.to[index(r)]
+                                          : b.gradients_of[index(r)].make(b.served_bytes[index(r)].gradients -
+                                                                          index_t{sizeof(message_header)});
     }
     return {};
   }
@@ -169,7 +182,8 @@ class sharded_step {
     gradients.assign(buffers_.served_bags.size(), {});
     for (int r = 0; r < ranks_; ++r) {
       each_served(features, r, [&](const place_type& p, const request_entry& e) {
-        gradients[index(p.served + r)] = region<const float>(buffers_.from_ranks[index(r)], p, e);
+        gradients[index(p.served + r)] =
+            region<const float>(buffers_.from_ranks[index(r)], e.gradients_at, p.gradient_rows(e), p);
       });
     }
   }
@@ -183,17 +197,18 @@ class sharded_step {
                        int rank) const noexcept {
     return entries[feature * index(ranks_) + index(rank)];
   }
-  static index_t rows_of(const place_type& p, const request_entry& e) noexcept {
-    return p.is_whole() ? e.bags : e.ids;
+  std::span<std::byte> reply_block(int rank) const noexcept {
+    const block_place& a = buffers_.reply_places[index(rank)];
+    return {buffers_.replies.data() + a.at, index(a.bytes)};
   }
-  std::span<std::byte> block_of(const growing_block& buffer, int rank) const noexcept {
-    const asked_of& a = buffers_.asked[index(rank)];
-    return {buffer.data() + a.at, index(a.bytes)};
+  std::span<std::byte> gradient_block(int rank) const noexcept {
+    const block_place& a = buffers_.gradient_places[index(rank)];
+    return {buffers_.gradients.data() + a.at, index(a.bytes)};
   }
   template <class T>
-  static matrix_view<T> region(std::span<std::byte> block, const place_type& p,
-                               const request_entry& e) noexcept {
-    return {reinterpret_cast<T*>(block.data() + e.at), rows_of(p, e), p.width};
+  static matrix_view<T> region(std::span<std::byte> block, index_t at, index_t rows,
+                               const place_type& p) noexcept {
+    return {reinterpret_cast<T*>(block.data() + at), rows, p.width};
   }
   // each(place, what rank r asked), for the features that this rank serves.
   template <class Each>
@@ -220,8 +235,10 @@ class sharded_step {
     return partition_unique(ctx, ids, owner_by_slots{slot_owners_, ranks_}, parts);
   }
 
-  // The bytes of all replies.
-  index_t lay_out_replies(places features) {
+  // Places the regions of a message to or from each owner; the bytes of all of them.
+  template <class RowsOf>
+  index_t lay_out(places features, std::pmr::vector<block_place>& blocks,
+                  std::int64_t request_entry::* region_at, const RowsOf& rows_of) {
     index_t at = 0;
     for (int o = 0; o < ranks_; ++o) {
       reply_layout layout(at);
@@ -229,10 +246,11 @@ class sharded_step {
         const place_type& p = features[f];
         if (!p.is_at(o)) continue;
         request_entry& e = entry(buffers_.entries, f, o);
-        e.at = layout.place(rows_of(p, e) * p.row_bytes(),
-                            p.is_whole() ? index_t{sizeof(float)} : (std::max)(p.row_bytes(), index_t{1}));
+        e.*region_at =
+            layout.place((p.*rows_of)(e)*p.row_bytes(),
+                         p.is_whole() ? index_t{sizeof(float)} : (std::max)(p.row_bytes(), index_t{1}));
       }
-      buffers_.asked[index(o)] = {at, layout.bytes()};
+      blocks[index(o)] = {at, layout.bytes()};
       at = layout.end();
     }
     return at;
@@ -246,7 +264,9 @@ class sharded_step {
     for (int o = 0; o < ranks_; ++o) {
       const index_t first = parts.first[index(o)], end = parts.first[index(o) + 1];
       const index_t row =
-          p.row_bytes() == 0 ? 0 : (b.asked[index(o)].at + entry(b.entries, f, o).at) / p.row_bytes();
+          p.row_bytes() == 0
+              ? 0
+              : (b.reply_places[index(o)].at + entry(b.entries, f, o).reply_at) / p.row_bytes();
       for (index_t u = first; u < end; ++u) b.one_each[index(u)] = row + u - first;
     }
     std::pmr::vector<std::int64_t>& slots = b.slots[f];
@@ -262,11 +282,12 @@ class sharded_step {
     for (std::size_t f = 0; f < features.size(); ++f) {
       if (!features[f].is_at(o)) continue;
       ++number;
-      bytes += index_t{sizeof(request_entry)} + array_bytes(entry(b.entries, f, o), features[f].is_whole());
+      bytes += index_t{sizeof(request_entry)} + features[f].request_bytes(entry(b.entries, f, o));
     }
     b.to[index(o)] = b.requests[index(o)].make(bytes);
     request_cursor cursor(payload_of(b.to[index(o)]));
-    cursor.take<request_head>(1)[0] = {model, bags.empty() ? 0 : bags[0].bags(), b.asked[index(o)].bytes};
+    cursor.take<request_head>(1)[0] = {model, bags.empty() ? 0 : bags[0].bags(),
+                                       b.reply_places[index(o)].bytes, b.gradient_places[index(o)].bytes};
     const std::span<request_entry> entries = cursor.take<request_entry>(number);
     std::size_t next = 0;
     for (std::size_t f = 0; f < features.size(); ++f) {
@@ -275,6 +296,13 @@ class sharded_step {
       if (!features[f].is_whole()) {
         std::copy_n(b.parts[f].ids.data() + b.parts[f].first[index(o)], e.ids,
                     cursor.take<std::int64_t>(e.ids).data());
+        if (features[f].in_order) {
+          bag_uses& to = b.uses[f * index(ranks_) + index(o)];
+          to.offsets = cursor.take<std::int64_t>(e.bags + 1).data();
+          to.offsets[0] = 0;
+          to.slots = cursor.take<std::int32_t>(e.uses).data();
+          if (e.weighted != 0) to.factors = cursor.take<float>(e.uses).data();
+        }
         continue;
       }
       std::copy_n(bags[f].offsets(), e.bags + 1, cursor.take<std::int64_t>(e.bags + 1).data());
@@ -283,57 +311,35 @@ class sharded_step {
     }
   }
 
-  // With numbers: the batches. Without: the largest number of bags.
-  status read_request(places features, int r, std::uint64_t model, const std::int64_t* numbers,
-                      index_t& most) {
-    step_buffers<Bags>& b = buffers_;
-    fault_place place{};
-    place.rank = r;
-    const status broken(errc::invalid_value, "resolve: a request must have the layout of this version",
-                        place);
-    const std::span<std::byte> payload = payload_of(b.from_ranks[index(r)]);
-    request_cursor cursor(payload);
-    if (!cursor.has(sizeof(request_head))) return broken;
-    const request_head head = cursor.take<request_head>(1)[0];
-    if (head.model != model)
-      return {errc::invalid_value, "resolve: all ranks must have the same features, in one order", place};
-    b.served_bytes[index(r)] = head.reply;
-    if (numbers == nullptr) bags_of_all_ += head.bags;
-    index_t number = 0;
-    for (const place_type& p : features) number += p.served >= 0 ? 1 : 0;
-    if (!cursor.has(number * index_t{sizeof(request_entry)})) return broken;
-    const std::span<const request_entry> entries = cursor.take<request_entry>(number);
-    std::size_t next = 0;
-    for (std::size_t f = 0; f < features.size(); ++f) {
-      const place_type& p = features[f];
-      if (p.served < 0) continue;
-      const request_entry& e = entry(b.served_entries, f, r) = entries[next++];
-      const bool fits = e.ids >= 0 && e.bags >= 0 && e.at >= index_t{sizeof(message_header)} &&
-                        e.at % index_t{sizeof(float)} == 0 && cursor.has(array_bytes(e, p.is_whole())) &&
-                        e.at <= head.reply - capped_product(rows_of(p, e), p.row_bytes());
-      if (!fits) return broken;
-      jagged_view<>& made = b.served_bags[index(p.served + r)];
-      if (!p.is_whole()) {
-        const std::span<const std::int64_t> ids = cursor.take<std::int64_t>(e.ids);
-        if (numbers == nullptr)
-          most = (std::max)(most, e.ids);
-        else
-          made = jagged_view<>(numbers, e.ids, ids.data(), e.ids);
-        continue;
-      }
-      const std::int64_t* const offsets = cursor.take<std::int64_t>(e.bags + 1).data();
-      const std::int64_t* const ids = cursor.take<std::int64_t>(e.ids).data();
-      const float* const weights = e.weighted != 0 ? cursor.take<float>(e.ids).data() : nullptr;
-      made = jagged_view<>(offsets, e.bags, ids, e.ids, weights);
-    }
-    return {};
+  // The bags of a feature that use each owner, and their ids.
+  void count_uses(const place_type& p, const Bags& bags, std::size_t f) {
+    const bool scaled = p.divide != divide_by::one || bags.weights() != nullptr;
+    for (int o = 0; o < ranks_; ++o) entry(buffers_.entries, f, o).weighted = scaled ? 1 : 0;
+    visits_.each_use(buffers_.parts[f], bags, [&](int o, index_t, index_t, index_t, index_t, bool begins) {
+      request_entry& e = entry(buffers_.entries, f, o);
+      e.bags += begins ? 1 : 0;
+      ++e.uses;
+    });
   }
-
+  void write_uses(const place_type& p, const Bags& bags, std::size_t f) {
+    float scale = 1.0F;
+    index_t scaled = -1;
+    visits_.each_use(buffers_.parts[f], bags,
+                     [&](int o, index_t bag, index_t position, index_t slot, index_t, bool begins) {
+                       if (p.divide != divide_by::one && scaled != bag) {
+                         scale = factor_of_bag(p.divide, bags, bag);
+                         scaled = bag;
+                       }
+                       const float weight = bags.weights() == nullptr ? 1.0F : bags.weights()[position];
+                       buffers_.uses[f * index(ranks_) + index(o)].add(slot, weight * scale, begins);
+                     });
+  }
   int rank_, ranks_;
   step_buffers<Bags> buffers_;
   received_bytes received_;
   std::pmr::vector<std::uint16_t> slot_owners_;
   std::pmr::vector<matrix_view<float>> outs_;  // of a feature's gradients, by ranks
+  use_visits<Bags> visits_;
   std::int64_t bags_of_all_ = 0;
 };
 

@@ -18,10 +18,14 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// What a rank asks of another one in a step, and where the reply lies.
-struct asked_of {
-  index_t at = 0;     ///< of the block in the buffer of replies
-  index_t bytes = 0;  ///< of the block
+/// A message to or from another rank in a buffer of all.
+struct block_place {
+  index_t at = 0;
+  index_t bytes = 0;
+};
+/// Bytes of the blocks that a rank asked for.
+struct served_blocks {
+  index_t reply = 0, gradients = 0;
 };
 
 /// The distinct ids of a batch. Slots of 32 bits: half the memory to pass over.
@@ -31,13 +35,29 @@ using slot_parts = unique_parts<std::int64_t, slot_number>;
 template <class Bags>
 using slot_bags = jagged_view<slot_number, typename Bags::offset_type>;
 
+/// The bags of a feature that use an owner, in a request: factors of uses are null where all are 1.
+struct bag_uses {
+  std::int64_t* offsets = nullptr;
+  std::int32_t* slots = nullptr;
+  float* factors = nullptr;
+  index_t bags = 0, count = 0;
+
+  void add(index_t slot, float factor, bool begins_bag) noexcept {
+    slots[count] = static_cast<std::int32_t>(slot);
+    if (factors != nullptr) factors[count] = factor;
+    bags += begins_bag ? 1 : 0;
+    offsets[bags] = ++count;
+  }
+};
+
 template <class Bags>
 struct step_buffers {
   step_buffers(int ranks, std::pmr::memory_resource* from)
       : memory(from),
         to(static_cast<std::size_t>(ranks), from),
         from_ranks(static_cast<std::size_t>(ranks), from),
-        asked(static_cast<std::size_t>(ranks), from),
+        reply_places(static_cast<std::size_t>(ranks), from),
+        gradient_places(static_cast<std::size_t>(ranks), from),
         served_bytes(static_cast<std::size_t>(ranks), from),
         replies(from),
         gradients(from),
@@ -47,6 +67,9 @@ struct step_buffers {
         served_entries(from),
         pooled_bags(from),
         served_bags(from),
+        stepped_bags(from),
+        stepped_ids(from),
+        uses(from),
         one_each(from),
         iota(from) {
     for (int r = 0; r < ranks; ++r) {
@@ -70,15 +93,18 @@ struct step_buffers {
   std::pmr::memory_resource* memory;
   std::vector<message_room> requests, requests_of, replies_of, gradients_of;  // by ranks
   std::pmr::vector<std::span<std::byte>> to, from_ranks;
-  std::pmr::vector<asked_of> asked;        // of each rank
-  std::pmr::vector<index_t> served_bytes;  // of the block that goes to each rank
-  growing_block replies, gradients;        // blocks of all owners, in one layout
-  std::pmr::vector<slot_parts> parts;      // by features
+  std::pmr::vector<block_place> reply_places, gradient_places;  // of each rank
+  std::pmr::vector<served_blocks> served_bytes;
+  growing_block replies, gradients;    // blocks of all owners
+  std::pmr::vector<slot_parts> parts;  // by features
   std::pmr::vector<std::pmr::vector<std::int64_t>> slots;
   std::pmr::vector<request_entry> entries;         // [feature][rank]: what this rank asks
   std::pmr::vector<request_entry> served_entries;  // [feature][rank]: what it is asked
   std::pmr::vector<Bags> pooled_bags;
   std::pmr::vector<jagged_view<>> served_bags;
+  std::pmr::vector<jagged_view<>> stepped_bags;  // of features whose sums are in order
+  std::pmr::vector<std::int64_t> stepped_ids;
+  std::pmr::vector<bag_uses> uses;  // [feature][rank]: where they are written
   std::pmr::vector<std::int64_t> one_each;
   std::pmr::vector<std::int64_t> iota;
 };

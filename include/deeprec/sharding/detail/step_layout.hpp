@@ -2,7 +2,7 @@
 //
 //   ids        header | model | entries of the features that the receiver serves | arrays, each at 8 bytes
 //   rows       header | regions of these features: their rows, or pooled rows
-//   gradients  header | the same regions
+//   gradients  header | regions of these features: gradients of their rows, or of bags
 //
 //   received   | rows from rank 0 | rows from rank 1 | ...    one buffer, and for each feature a table
 //
@@ -25,26 +25,32 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// What a rank asks for of a feature.
 struct request_entry {
-  std::int64_t ids = 0;
-  std::int64_t bags = 0;      ///< of a table that is whole at the receiver; else there are no offsets
-  std::int64_t weighted = 0;  ///< 1: weights come with the ids
-  std::int64_t at = 0;        ///< of its region in the block of the reply
+  std::int64_t ids = 0;       ///< distinct ones; those of the bags of a whole table
+  std::int64_t bags = 0;      ///< of a whole table; where sums are in order, those that use the receiver
+  std::int64_t uses = 0;      ///< where sums are in order: ids of these bags, as numbers of distinct ones
+  std::int64_t weighted = 0;  ///< 1: there are weights of ids, or factors of uses
+  std::int64_t reply_at = 0;  ///< of its region in the block of the reply
+  std::int64_t gradients_at = 0;
 };
 
 /// The beginning of a request.
 struct request_head {
-  std::uint64_t model = 0;  ///< equal where all ranks have the same features in one order
-  std::int64_t bags = 0;    ///< of the sender's batch
-  std::int64_t reply = 0;   ///< bytes of the block of the reply
+  std::uint64_t model = 0;     ///< equal where all ranks have the same features in one order
+  std::int64_t bags = 0;       ///< of the sender's batch
+  std::int64_t reply = 0;      ///< bytes of the block of the reply
+  std::int64_t gradients = 0;  ///< bytes of the block of gradients
 };
 
-/// Of the arrays of an entry; capped, so that a count that no memory holds is larger than any message.
-constexpr index_t array_bytes(const request_entry& e, bool pooled) noexcept {
+/// Of the arrays of an entry, which has offsets where there are bags; capped, so that a count that no memory
+/// holds is larger than any message.
+constexpr index_t array_bytes(const request_entry& e, bool has_bags, bool is_whole) noexcept {
   constexpr index_t word = sizeof(std::int64_t);
+  constexpr index_t half = sizeof(float);
   index_t bytes = capped_product(e.ids, word);
-  if (pooled) bytes = capped_sum(bytes, capped_product(capped_sum(e.bags, 1), word));
-  if (e.weighted == 0) return bytes;
-  return capped_sum(bytes, capped_round_up(capped_product(e.ids, index_t{sizeof(float)}), word));
+  if (has_bags) bytes = capped_sum(bytes, capped_product(capped_sum(e.bags, 1), word));
+  const index_t halves = capped_round_up(capped_product(is_whole ? e.ids : e.uses, half), word);
+  if (!is_whole) bytes = capped_sum(bytes, halves);
+  return e.weighted == 0 ? bytes : capped_sum(bytes, halves);
 }
 
 /// Writes a request, or reads one, from front to back.
