@@ -573,6 +573,7 @@ set(DEEPREC_HEADERS
     include/deeprec/sharding/detail/dense_pieces.hpp
     include/deeprec/sharding/detail/engine_dense.hpp
     include/deeprec/sharding/detail/feature_place.hpp
+    include/deeprec/sharding/detail/loop_faults.hpp
     include/deeprec/sharding/detail/ordered_dense.hpp
     include/deeprec/sharding/detail/received_rows.hpp
     include/deeprec/sharding/detail/request_reader.hpp
@@ -583,6 +584,7 @@ set(DEEPREC_HEADERS
     include/deeprec/sharding/detail/use_visits.hpp
     include/deeprec/sharding/placement.hpp
     include/deeprec/sharding/sharded_group.hpp
+    include/deeprec/sharding/sharded_loop.hpp
     include/deeprec/sharding/sharded_rows.hpp
     include/deeprec/sharding/sharded_verbs.hpp
     include/deeprec/simd/begin_avx2.hpp

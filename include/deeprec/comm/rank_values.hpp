@@ -54,13 +54,36 @@ class rank_values {
   template <class Comm>
   [[nodiscard]] status trade(Comm& comm, index_t step, const T& mine, const status& fault,
                              const wait_limit& limit) {
+    if (const status s = begin(comm, step, mine, fault); !s) return s;
+    return end(comm, limit);
+  }
+  /// The first half of a trade: the values are on their way.
+  ///
+  /// @post    this stays where it is until end()
+  /// @cost    as trade()
+  /// @threads as the communicator
+  /// @error   what Communicator::begin refuses
+  template <class Comm>
+  [[nodiscard]] status begin(Comm& comm, index_t step, const T& mine, const status& fault) {
     for (int r = 0; r < comm.size(); ++r)
       std::memcpy(payload_of(to_[static_cast<std::size_t>(r)]).data(), &mine, sizeof(T));
     const auto own = static_cast<std::size_t>(comm.rank());
     std::memcpy(payload_of(from_[own]).data(), &mine, sizeof(T));
-    exchange x{.kind = message_kind::agreement, .step = step, .fault = fault, .to = to_, .from = from_};
-    return complete(comm, x, limit);
+    trade_ = {.kind = message_kind::agreement, .step = step, .fault = fault, .to = to_, .from = from_};
+    return comm.begin(trade_);
   }
+  /// The second half.
+  ///
+  /// @pre     begin() was ok
+  /// @cost    the rest of the exchange
+  /// @threads as the communicator
+  /// @error   as trade()
+  template <class Comm>
+  [[nodiscard]] status end(Comm& comm, const wait_limit& limit) {
+    return wait_for_end(comm, trade_, limit);
+  }
+  /// Whether the last trade ended with a fault that a rank sent: then all ranks have it, and may trade again.
+  [[nodiscard]] bool is_agreed() const noexcept { return !trade_.agreed.ok(); }
   /// Of a rank, in the last trade that was ok.
   [[nodiscard]] T of(int rank) const noexcept {
     T value;
@@ -71,6 +94,7 @@ class rank_values {
  private:
   detail::growing_block blocks_;
   std::pmr::vector<std::span<std::byte>> to_, from_;
+  exchange trade_;
 };
 
 }}  // namespace deeprec::DEEPREC_ABI

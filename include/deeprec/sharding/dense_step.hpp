@@ -2,8 +2,8 @@
 //
 //   auto dense = dense_step<adagrad, mpi_ranks>::make(std::move(comm), tensors).or_throw();
 //   for each batch:
-//     backward of the last layer;  dense.ready(last);       its bucket leaves when it is full
-//     backward of the one before;  dense.ready(last - 1); ...
+//     backward of the last layer;  dense.ready(last);       a bucket leaves when all of its gradients are
+//     backward of the one before;  dense.ready(last - 1);   ready
 //     dense.step(ctx, optimizer);                           the rest; parameters are those of the next batch
 //
 //   sums::in_order    slices of buckets are added in the order of the ranks, stepped by one rank each, and

@@ -15,7 +15,7 @@ using namespace deeprec_test;
 namespace {
 
 struct mpi_run {
-  mpi_run() { MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided); }
+  mpi_run() { MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided); }
   ~mpi_run() { MPI_Finalize(); }
   int provided = 0;
 } const the_run;

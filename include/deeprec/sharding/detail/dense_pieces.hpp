@@ -1,7 +1,6 @@
 // Steps of an optimizer on pieces of dense tensors, and the state of the pieces.
 //
-//   a piece of (R,W)      ...w | W W W W | w...     the end of a row, rows, the beginning of one: three
-//                                                   matrices
+//   a piece of (R,W)      ...w | W W W W | w...     the end of a row, rows, a beginning: three matrices
 #pragma once
 
 #include <algorithm>
