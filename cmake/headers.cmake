@@ -315,6 +315,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/ops/fusions.hpp
     include/deeprec/graph/ops/lookup_ops.hpp
     include/deeprec/graph/ops/matrix_value.hpp
+    include/deeprec/graph/ops/sharded_ops.hpp
     include/deeprec/graph/passes/apply_cut.hpp
     include/deeprec/graph/passes/assign_streams.hpp
     include/deeprec/graph/passes/detail/cut_problem.hpp
