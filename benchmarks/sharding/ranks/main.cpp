@@ -1,5 +1,5 @@
 // One rank of what bench_sharding measures: bench_sharding_ranks steps WIDTH MOST_ROWS|0 lookup|step,
-// exchanges BYTES..., or overlap BYTES.
+// ways collectives|one_by_one BATCH WIDTH, exchanges BYTES..., or overlap BYTES.
 #include <mpi.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -34,6 +34,9 @@ int run(const std::vector<std::string>& words) {
     bind_rank();
     deeprec_bench::rounds_of_steps(std::atol(words[1].c_str()), std::atol(words[2].c_str()),
                                    words[3] == "step");
+  } else if (words.size() >= 4 && words[0] == "ways") {
+    bind_rank();
+    deeprec_bench::rounds_of_ways(words[1], std::atol(words[2].c_str()), std::atol(words[3].c_str()));
   } else if (words.size() >= 2 && words[0] == "exchanges") {
     bind_rank();
     std::vector<std::size_t> sizes;
