@@ -1,9 +1,11 @@
-// Training steps of Criteo's tables, rows of 16 floats at the ranks, SGD, in three messages and in other ways.
+// Training steps of Criteo's tables, rows of 16 floats at the ranks, SGD, in three messages and in other
+// ways.
 //
-//   sharding/model_parallel/n:N   batches of 2048 at each rank, against SOK's way by MPI's collectives: all ids go to
-//                                 all ranks, partial sums of all bags come back, all gradients go to all ranks
-//   sharding/group_embedding/n:N  batches of 512 at each rank, against one feature after the other, with three
-//                                 messages each
+//   sharding/model_parallel/n:N   batches of 2048 at each rank, against SOK's way by MPI's collectives: all
+//                                 ids go to all ranks, partial sums of all bags come back, all gradients go
+//                                 to all ranks
+//   sharding/group_embedding/n:N  batches of 512 at each rank, against one feature after the other, with
+//                                 three messages each
 //
 // speedup: the other way's time over ours. steps_per_second: ours. Ranks are processes under MPI.
 #include <benchmark/benchmark.h>

@@ -9,8 +9,8 @@ namespace deeprec_bench {
 
 /// Rounds of Criteo's batches of 2048: seconds of whole tables at each rank, seconds of tables of all ranks.
 void rounds_of_steps(long width, long most_rows, bool trains);
-/// Rounds of training steps of tables of all ranks: seconds in another way ("collectives" or "one_by_one"), seconds in
-/// three messages.
+/// Rounds of training steps of tables of all ranks: seconds in another way ("collectives" or "one_by_one"),
+/// seconds in three messages.
 void rounds_of_ways(const std::string& other, long batch, long width);
 /// Rounds of exchanges of some sizes: for each seconds by plain MPI, seconds by mpi_ranks.
 void rounds_of_exchanges(const std::vector<std::size_t>& sizes);

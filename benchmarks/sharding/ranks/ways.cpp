@@ -1,5 +1,5 @@
-// The same training step of tables of all ranks in other ways than in three messages: by MPI's collectives, and one
-// feature after the other.
+// The same training step of tables of all ranks in other ways than in three messages: by MPI's collectives,
+// and one feature after the other.
 #include <mpi.h>
 
 #include <cmath>
@@ -93,8 +93,8 @@ class one_by_one {
   std::vector<std::unique_ptr<sharded_group<sgd, mpi_ranks>>> groups_;
 };
 
-/// SOK's way: all ids go to all ranks, each pools what it owns of every bag, parts of bags go back and are added; all
-/// gradients go to all ranks.
+/// SOK's way: all ids go to all ranks, each pools what it owns of every bag, parts of bags go back and are
+/// added; all gradients go to all ranks.
 class by_collectives {
  public:
   explicit by_collectives(criteo_batches& of)

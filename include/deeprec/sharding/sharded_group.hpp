@@ -51,7 +51,7 @@ struct sharded_access;
 /// The order in which the gradients of a row are added.
 enum class row_sums : std::uint8_t {
   by_parts,  ///< within each rank, then in the order of the ranks: a row is sent for each distinct id
-  in_order,  ///< as one process adds those of all batches in the order of the ranks: a row is sent for each bag
+  in_order,  ///< as one process adds those of all batches in the order of the ranks: a row for each bag
              ///< and owner of its ids, so that the bits do not depend on the number of ranks
 };
 
