@@ -111,6 +111,13 @@ struct flipped {
 
 }  // namespace
 
+// Columns of a row can't be stepped apart where these hold.
+static_assert(!reads_whole_row<sgd> && !reads_whole_row<adagrad> && !reads_whole_row<adam>);
+static_assert(reads_whole_row<rowwise_adagrad> && reads_whole_row<rowwise_adam>);
+static_assert(!reads_whole_row<decltype(clipped_by_value(sgd{}, 1.0F))>);
+static_assert(reads_whole_row<decltype(clipped_by_norm(sgd{}, 1.0F))>);
+static_assert(reads_whole_row<decltype(with_weight_decay(clipped_by_norm(sgd{}, 1.0F), 1.0F))>);
+
 TEST_CASE("wrappers: the gradient is scaled before anything else sees it") {
   check_wrapped<adagrad>(with_gradient_scale{oracle<adagrad>::make(), 0.25F}, {.scale = 0.25});
   check_wrapped<rowwise_adagrad>(with_gradient_scale{oracle<rowwise_adagrad>::make(), 3.0F}, {.scale = 3});

@@ -55,7 +55,7 @@ TEST_CASE(
   for (int n = 1; n <= 8; ++n) {
     CAPTURE(n);
     for (const bool on_threads : {false, true}) {
-      CHECK(same(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}}, on_threads));
+      CHECK(same(trial<sgd>{n, with_columns(kinds_for(n)), {.learning_rate = 0.125F}}, on_threads));
       CHECK(same(trial<rowwise_adagrad>{n, kinds_for(n), {.learning_rate = 0.1F}}, on_threads));
     }
   }
@@ -71,7 +71,7 @@ TEST_CASE("sharded_group: sums in order have the bits of one process on the batc
       };
       check(trial<sgd>{n, kinds_for(n), {.learning_rate = 0.125F}});
       check(trial<rowwise_adagrad>{n, random_model(n, random), {.learning_rate = 0.1F}});
-      check(trial<adam>{n, random_model(n, random), {.learning_rate = 0.1F}});
+      check(trial<adam>{n, with_columns(random_model(n, random)), {.learning_rate = 0.1F}});
     }
   }
   // Rows that more than 4,096 positions use are summed by a tree.
@@ -104,7 +104,7 @@ TEST_CASE(
     CAPTURE(static_cast<int>(wrong));
     for (const row_sums sums : {row_sums::by_parts, row_sums::in_order}) {
       if (wrong == mistake::one_of_two_lost && sums == row_sums::in_order) continue;
-      trial<sgd> model{3, kinds_for(3), {.learning_rate = 0.125F}};
+      trial<sgd> model{3, with_columns(kinds_for(3)), {.learning_rate = 0.125F}};
       model.bags_of = {40, 30, 35};
       model.breaks = wrong;
       model.sums = sums;
@@ -238,6 +238,31 @@ TEST_CASE("sharded_group: ranks whose features differ, in width, order or number
       CHECK((s.place().rank >= 0) == (way != 3));
     }
   }
+}
+
+TEST_CASE(
+    "sharded_group: columns at ranks that are none, or come twice, and slices of another size, are named") {
+  const auto says = [](const std::vector<int>& ranks, index_t rows, index_t width) {
+    std::string words;
+    on_ranks(1, {}, [&](thread_rank<> comm) {
+      table_type t = make_table(rows, width, 0, 1);
+      sharded_group<sgd, thread_rank<>> group(comm);
+      group.add(t.view(), combiner::sum, placement::columns{ranks, 10, 5});
+      const std::vector<std::int64_t> offsets{0, 1}, ids{0};
+      const std::vector<bags_type> bags{bags_type(offsets.data(), 1, ids.data(), 1)};
+      inline_executor here;
+      const auto rows_of_step = resolve(here, group, bags);
+      words = rows_of_step ? "ok" : rows_of_step.fault().message();
+    });
+    return words;
+  };
+  CHECK(says({0}, 10, 5) == "ok");
+  CHECK(says({}, 10, 5).find("columns must lie at a rank at least") != std::string::npos);
+  CHECK(says({0, 1}, 10, 3).find("the ranks of columns must be some of the ranks") != std::string::npos);
+  CHECK(says({-1}, 0, 5).find("the ranks of columns must be some of the ranks") != std::string::npos);
+  CHECK(says({0, 0}, 10, 2).find("the ranks of columns must differ") != std::string::npos);
+  CHECK(says({0}, 9, 5).find("all of the rows") != std::string::npos);
+  CHECK(says({0}, 10, 4).find("part_rows(i, width, ranks) columns") != std::string::npos);
 }
 
 TEST_CASE("sharded_group: what a rank has wrong is named: parts, batches, outputs, gradients, offsets") {

@@ -16,6 +16,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,23 +49,45 @@ struct batch {
   }
 };
 
-enum class kind { rows_sum, rows_mean, rows_weighted, rows_sqrtn, whole_sum, whole_mean, whole_default };
+enum class kind {
+  rows_sum,
+  rows_mean,
+  rows_weighted,
+  rows_sqrtn,
+  whole_sum,
+  whole_mean,
+  whole_default,
+  columns_sum,
+  columns_weighted
+};
 struct feature {
   kind what;
   index_t rows, width;
   int rank = 0;  // of a whole table
+  /// All rows at one rank, or at some ranks by columns.
   [[nodiscard]] bool is_whole() const { return what >= kind::whole_sum; }
-  [[nodiscard]] bool is_weighted() const { return what == kind::rows_weighted || what == kind::whole_mean; }
+  [[nodiscard]] bool has_columns() const { return what >= kind::columns_sum; }
+  [[nodiscard]] bool is_weighted() const {
+    return what == kind::rows_weighted || what == kind::whole_mean || what == kind::columns_weighted;
+  }
+  /// Every second rank, from the last one; `rank` is not used.
+  [[nodiscard]] placement::columns slices(int ranks) const {
+    placement::columns where{.ranks = {}, .count = rows, .width = width};
+    for (int r = ranks - 1; r >= 0; r -= 2) where.ranks.push_back(r);
+    return where;
+  }
 };
 template <class F>
 void with_pooling(kind k, const F& f) {
   switch (k) {
     case kind::rows_sum:
     case kind::whole_sum:
+    case kind::columns_sum:
       return f(combiner::sum);
     case kind::rows_mean:
       return f(combiner::mean);
     case kind::rows_weighted:
+    case kind::columns_weighted:
       return f(combiner::mean(combiner::by_weight));
     case kind::rows_sqrtn:
       return f(combiner::sqrtn);
@@ -95,10 +118,6 @@ inline table_type make_table(index_t rows, index_t width, index_t state, std::ui
   table_type t(rows, f32_rows(width, {.state_floats = state}));
   if (rows > 0) t.initialize(inline_executor{}, row_init::uniform{.seed = seed, .bound = 0.25F});
   return t;
-}
-inline void copy_row(const table_type& from, index_t a, const table_type& to, index_t b) {
-  std::memcpy(const_cast<std::byte*>(to.view().row(b)), from.view().row(a),
-              static_cast<std::size_t>(from.view().format().stride_bytes()));
 }
 
 enum class mistake { none, rank_lost, one_of_two_lost, next_row, other_order };
@@ -237,31 +256,16 @@ struct trial {
   bool same_at(Comm comm, bool on_threads) const {
     const int me = comm.rank();
     const auto i = static_cast<std::size_t>(me);
+    std::vector<slice> slices;
     std::vector<table_type> parts;
     sharded_group<Optimizer, Comm> group(std::move(comm), {.sums = sums});
     for (std::size_t f = 0; f < features.size(); ++f) {
-      const feature& x = features[f];
-      const bool holds = x.is_whole() && x.rank == me;
-      parts.push_back(make_table(x.is_whole() ? (holds ? x.rows : 0) : part_rows(me, x.rows, ranks), x.width,
-                                 state_of_row(f), 0));
-      for (index_t k = 0; k < parts.back().rows(); ++k)
-        copy_row(first[f], holds ? k : k * ranks + me, parts.back(), k);
+      slices.push_back(slice_at(f, me));
+      parts.push_back(
+          make_table(slices[f].rows, slices[f].columns, state_floats_of<Optimizer>(slices[f].columns), 0));
+      for (index_t k = 0; k < slices[f].rows; ++k) copy_slice(first[f], slices[f], k, parts[f]);
     }
-    for (std::size_t f = 0; f < features.size(); ++f) {
-      const feature& x = features[f];
-      if (x.is_whole()) {
-        with_pooling(x.what,
-                     [&](const auto& p) { group.add(parts[f].view(), p, placement::whole{x.rank, x.rows}); });
-      } else if (x.what == kind::rows_sum) {
-        group.add(parts[f].view(), combiner::sum, placement::rows{x.rows});
-      } else if (x.what == kind::rows_mean) {
-        group.add(parts[f].view(), combiner::mean, placement::rows{x.rows});
-      } else if (x.what == kind::rows_weighted) {
-        group.add(parts[f].view(), combiner::mean(combiner::by_weight), placement::rows{x.rows});
-      } else {
-        group.add(parts[f].view(), combiner::sqrtn, placement::rows{x.rows});
-      }
-    }
+    for (std::size_t f = 0; f < features.size(); ++f) add(group, features[f], parts[f]);
     thread_pool pool(on_threads ? 3 : 1);
     bool mine = true;
     for (index_t t = 0; t < steps; ++t) {
@@ -281,15 +285,79 @@ struct trial {
                                          out.size() * sizeof(float)) == 0);
     }
     for (std::size_t f = 0; f < features.size() && mine; ++f) {
-      const bool holds = features[f].is_whole();
-      for (index_t k = 0; k < parts[f].rows(); ++k) {
-        const std::size_t bytes =
-            static_cast<std::size_t>(features[f].width + state_of_row(f)) * sizeof(float);
-        mine = mine && std::memcmp(parts[f].view().row(k), tables[f].view().row(holds ? k : k * ranks + me),
-                                   bytes) == 0;
-      }
+      for (index_t k = 0; k < slices[f].rows; ++k)
+        mine = mine && same_slice(tables[f], slices[f], k, parts[f], state_of_row(f));
     }
     return mine;
+  }
+
+ private:
+  // Of a table: what a rank has of it, row k of which is row first_row + k * step.
+  struct slice {
+    index_t rows, first_row, step, first_column, columns;
+  };
+  [[nodiscard]] slice slice_at(std::size_t f, int me) const {
+    const feature& x = features[f];
+    if (x.has_columns()) {
+      const placement::columns where = x.slices(ranks);
+      for (std::size_t i = 0; i < where.ranks.size(); ++i) {
+        if (where.ranks[i] == me) return {x.rows, 0, 1, where.first_column(i), where.slice_width(i)};
+      }
+      return {0, 0, 1, 0, x.width};
+    }
+    if (x.is_whole()) return {x.rank == me ? x.rows : 0, 0, 1, 0, x.width};
+    return {part_rows(me, x.rows, ranks), me, ranks, 0, x.width};
+  }
+  static const float* floats(const table_type& t, index_t row) {
+    return reinterpret_cast<const float*>(t.view().row(row));
+  }
+  static void copy_slice(const table_type& whole, const slice& s, index_t k, const table_type& part) {
+    std::copy_n(floats(whole, s.first_row + k * s.step) + s.first_column, s.columns,
+                const_cast<float*>(floats(part, k)));
+  }
+  // Weights and state: of a slice of columns, the state of its elements.
+  static bool same_slice(const table_type& whole, const slice& s, index_t k, const table_type& part,
+                         index_t state) {
+    const float *from = floats(whole, s.first_row + k * s.step), *to = floats(part, k);
+    const index_t width = whole.view().format().width();
+    if (s.columns == width)  // with the state of rows
+      return std::memcmp(from, to, static_cast<std::size_t>(width + state) * sizeof(float)) == 0;
+    bool same = true;
+    for (index_t e = 0; e <= state / width; ++e) {  // weights, then each state of elements
+      same = same && std::memcmp(from + e * width + s.first_column, to + e * s.columns,
+                                 static_cast<std::size_t>(s.columns) * sizeof(float)) == 0;
+    }
+    return same;
+  }
+  template <class Group>
+  void add(Group& group, const feature& x, table_type& part) const {
+    const auto view = part.view();
+    switch (x.what) {
+      case kind::rows_sum:
+        group.add(view, combiner::sum, placement::rows{x.rows});
+        return;
+      case kind::rows_mean:
+        group.add(view, combiner::mean, placement::rows{x.rows});
+        return;
+      case kind::rows_weighted:
+        group.add(view, combiner::mean(combiner::by_weight), placement::rows{x.rows});
+        return;
+      case kind::rows_sqrtn:
+        group.add(view, combiner::sqrtn, placement::rows{x.rows});
+        return;
+      case kind::whole_sum:
+      case kind::whole_mean:
+      case kind::whole_default:
+        with_pooling(x.what, [&](const auto& p) { group.add(view, p, placement::whole{x.rank, x.rows}); });
+        return;
+      case kind::columns_sum:
+      case kind::columns_weighted:
+        if constexpr (!reads_whole_row<Optimizer>) {
+          with_pooling(x.what, [&](const auto& p) { group.add(view, p, x.slices(ranks)); });
+        } else {
+          FAIL("no columns with this optimizer");
+        }
+    }
   }
 };
 
@@ -307,6 +375,11 @@ inline std::vector<feature> random_model(int ranks, std::mt19937_64& random) {
                    static_cast<int>(random() % static_cast<std::uint64_t>(ranks))});
   }
   return all;
+}
+inline std::vector<feature> with_columns(std::vector<feature> model) {
+  model.insert(model.begin() + 1, {kind::columns_sum, 40, 37});
+  model.push_back({kind::columns_weighted, 12, 3});  // some slices are of one column, or none
+  return model;
 }
 inline std::vector<feature> kinds_for(int ranks) {
   std::vector<feature> all = every_kind;

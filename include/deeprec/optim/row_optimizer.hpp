@@ -15,6 +15,7 @@
 
 #include <concepts>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <deeprec/core/config.hpp>
@@ -80,6 +81,24 @@ concept RowOptimizer = std::copyable<O> && requires {
   { O::element_state } -> std::convertible_to<int>;
   { O::needs_mean_square } -> std::convertible_to<bool>;
 } && (RowFunctor<detail::prepared_t<O>> || GradientTransform<detail::prepared_t<O>>);
+
+namespace detail {
+
+template <class R>
+constexpr bool reads_norm() {
+  if constexpr (GradientTransform<R>) {
+    return R::needs_norm || reads_norm<std::remove_cvref_t<decltype(std::declval<const R&>().optimizer)>>();
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
+/// Whether the step of an element depends on the others of its row, so that columns can't be stepped apart.
+template <RowOptimizer O>
+inline constexpr bool reads_whole_row =
+    static_cast<bool>(O::needs_mean_square) || detail::reads_norm<detail::prepared_t<O>>();
 
 /// Floats of state that a row of `width` elements needs.
 ///

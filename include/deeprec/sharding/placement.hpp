@@ -3,10 +3,15 @@
 //   placement::rows{R}           row r at rank r mod n, there as row r / n       part_rows(rank, R, n) rows
 //   placement::keys{}            a key at the rank of its virtual slot           tables that grow
 //   placement::whole{rank, R}    all of them at one rank
+//   placement::columns{{2, 0}, R, D}   a slice of the columns of all rows at each of some ranks
 #pragma once
+
+#include <cstddef>
+#include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/embedding/batches/partition_strategy.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace placement {
 
@@ -22,6 +27,29 @@ struct keys {};
 struct whole {
   int rank = 0;
   index_t count = 0;
+};
+/// Columns of all rows of a table (count, width): the i-th of `ranks` has the i-th slice, of part_rows(i,
+/// width, ranks.size()) columns. Other ranks add a table without rows. Bags are sent to each of them, and
+/// pooled there.
+struct columns {
+  std::vector<int> ranks{};
+  index_t count = 0;
+  index_t width = 0;
+
+  /// Columns of a slice, and the first one.
+  ///
+  /// @pre     0 <= slice < ranks.size()
+  /// @cost    O(1); O(slice)
+  /// @threads reentrant
+  /// @error   none
+  [[nodiscard]] index_t slice_width(std::size_t slice) const noexcept {
+    return part_rows(static_cast<index_t>(slice), width, static_cast<index_t>(ranks.size()));
+  }
+  [[nodiscard]] index_t first_column(std::size_t slice) const noexcept {
+    index_t first = 0;
+    for (std::size_t i = 0; i < slice; ++i) first += slice_width(i);
+    return first;
+  }
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::placement

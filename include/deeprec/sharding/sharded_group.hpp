@@ -15,6 +15,7 @@
 // Not here: dense parameters, and bytes that move (comm/).
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +38,7 @@
 #include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/pooling.hpp>
 #include <deeprec/embedding/tables/row_source.hpp>
+#include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/sharding/detail/feature_place.hpp>
 #include <deeprec/sharding/detail/received_rows.hpp>
 #include <deeprec/sharding/detail/sharded_step.hpp>
@@ -140,24 +142,44 @@ class sharded_group {
             "resolve: a table must have all of its rows at its rank, and none elsewhere",
             {.is = part.rows(), .must_be = expected}});
     }
-    detail::feature_place<Bags> place{detail::placed::whole, where.rank, where.count, part.format().width()};
-    if (rank() == where.rank) serve(place, part, pooling);
-    return append(place, pooling);
+    add_whole(part, pooling, where.rank, where.count, part.format().width());
+    return append(detail::placed::whole, where.count, pooling);
+  }
+  /// A table whose columns lie at several ranks; `part` has the slice of this one, or no rows. Any pooling of a
+  /// feature_group but max_norm, and optimizers that step each element by itself.
+  ///
+  /// @shape part (where.count, where.slice_width(i)) at rank where.ranks[i]
+  /// @error does not compile: max_norm, and optimizers that read the whole row. Reported by resolve: ranks
+  ///        that are none, or come twice; a part of another size
+  template <RowSource Source, class Pooling>
+  index_t add(const Source& part, const Pooling& pooling, const placement::columns& where) {
+    using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
+    static_assert(DirectRowSource<Source>,
+                  "deeprec::sharded_group: tables by columns have rows by number. Fix: placement::keys{}.");
+    static_assert(std::is_same_v<typename policies::norm_mode, detail::any_norm_t>,
+                  "deeprec::sharded_group: no rank has the norm of a row whose columns lie at several. Fix: "
+                  "placement::whole or rows, or no max_norm.");
+    if constexpr (trains) {
+      static_assert(!reads_whole_row<Optimizer>,
+                    "deeprec::sharded_group: this optimizer reads the whole row (needs_mean_square, or a "
+                    "norm), and no rank has it. Fix: placement::rows, or an optimizer of elements: sgd, "
+                    "adagrad, adam.");
+    }
+    check_columns(part.rows(), part.format().width(), where);
+    for (std::size_t i = 0; i < where.ranks.size(); ++i)
+      add_whole(part, pooling, where.ranks[i], where.count, where.slice_width(i));
+    return append(detail::placed::whole, where.count, pooling);
   }
 
   [[nodiscard]] int rank() const noexcept { return comm_.rank(); }
   /// n, the number of ranks.
   [[nodiscard]] int size() const noexcept { return comm_.size(); }
   /// T
-  [[nodiscard]] index_t features() const noexcept { return static_cast<index_t>(places_.size()); }
+  [[nodiscard]] index_t features() const noexcept { return checked_.features(); }
   /// D of a feature.
-  [[nodiscard]] index_t width(index_t feature) const noexcept {
-    return places_[static_cast<std::size_t>(feature)].width;
-  }
+  [[nodiscard]] index_t width(index_t feature) const noexcept { return checked_.width(feature); }
   /// The first column of a feature in the joint output and gradient.
-  [[nodiscard]] index_t offset(index_t feature) const noexcept {
-    return places_[static_cast<std::size_t>(feature)].column;
-  }
+  [[nodiscard]] index_t offset(index_t feature) const noexcept { return checked_.offset(feature); }
   [[nodiscard]] index_t total_width() const noexcept { return total_width_; }
   /// Bytes that this rank has sent, and messages, since construction; those to itself are none.
   [[nodiscard]] const sharded_traffic& traffic() const noexcept { return traffic_; }
@@ -181,7 +203,7 @@ class sharded_group {
         "deeprec::sharded_group: rows of other ranks are asked for by valid ids, and change there: no "
         "bounds::skip, padding, default_row or max_norm. Fix: placement::whole, or prune_invalid and "
         "fill_empty_bags before.");
-    detail::feature_place<Bags> place{how, -1, count, part.format().width()};
+    detail::feature_place<Bags> place{how, features(), -1, count, part.format().width()};
     serve(place, part, combiner::sum);
     using of_slots = deeprec::pooling<typename policies::combiner, bounds::assume_valid_t,
                                       typename policies::empty_mode, typename policies::output_mode>;
@@ -190,7 +212,39 @@ class sharded_group {
     place.in_order = in_order_;
     place.divide = detail::divisor_of<typename policies::combiner>();
     if constexpr (trains) place.sum = &detail::sum_slot_gradients<typename policies::combiner, Bags>;
-    return append(place, pooling);
+    add_place(place);
+    return append(how, count, pooling);
+  }
+  template <class Source, class Pooling>
+  void add_whole(const Source& part, const Pooling& pooling, int rank_of_rows, index_t count, index_t width) {
+    detail::feature_place<Bags> place{detail::placed::whole, features(), rank_of_rows, count, width};
+    if (rank() == rank_of_rows) serve(place, part, pooling);
+    add_place(place);
+  }
+  void check_columns(index_t rows, index_t width, const placement::columns& where) {
+    std::size_t mine = where.ranks.size();
+    for (std::size_t i = 0; i < where.ranks.size(); ++i) {
+      const int r = where.ranks[i];
+      if (r < 0 || r >= size())
+        note({errc::invalid_value,
+              "resolve: the ranks of columns must be some of the ranks",
+              {.value = r, .at_most = size() - 1}});
+      if (std::find(where.ranks.begin(), where.ranks.begin() + static_cast<std::ptrdiff_t>(i), r) !=
+          where.ranks.begin() + static_cast<std::ptrdiff_t>(i))
+        note({errc::invalid_value, "resolve: the ranks of columns must differ", {.value = r}});
+      if (r == rank()) mine = i;
+    }
+    const bool holds = mine < where.ranks.size();
+    if (where.ranks.empty())
+      note({errc::invalid_value, "resolve: columns must lie at a rank at least"});
+    else if (rows != (holds ? where.count : 0))
+      note({errc::shape_mismatch,
+            "resolve: a slice of columns must have all of the rows at its rank, and none elsewhere",
+            {.is = rows, .must_be = holds ? where.count : 0}});
+    else if (holds && width != where.slice_width(mine))
+      note({errc::shape_mismatch,
+            "resolve: a slice must have part_rows(i, width, ranks) columns",
+            {.is = width, .must_be = where.slice_width(mine)}});
   }
   // The owner's side: the feature for each rank that asks.
   template <class Source, class Pooling>
@@ -201,23 +255,23 @@ class sharded_group {
       if (in_order_) stepped_.add(part, detail::uncounted(detail::as_pooling(pooling)));
     }
   }
-  template <class Pooling>
-  index_t append(detail::feature_place<Bags>& place, const Pooling& pooling) {
-    using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
-    if (place.how == detail::placed::by_slot) {  // any integer is a key
-      using any_key = deeprec::pooling<typename policies::combiner, bounds::assume_valid_t>;
-      checked_.add(detail::logical_rows{1, place.width},
-                   any_key(typename policies::combiner(), bounds::assume_valid));
-    } else {
-      checked_.add(detail::logical_rows{place.count, place.width}, pooling);
-    }
+  void add_place(detail::feature_place<Bags>& place) {
     place.column = total_width_;
-    places_.push_back(place);
     total_width_ = capped_sum(total_width_, place.width);
-    for (const index_t word : {static_cast<index_t>(place.how), index_t{place.rank}, place.count, place.width,
-                               index_t{place.in_order ? 1 : 0}})
+    for (const index_t word : {static_cast<index_t>(place.how), place.feature, index_t{place.rank},
+                               place.count, place.width, index_t{place.in_order ? 1 : 0}})
       model_ = mix64(model_ ^ mix64(static_cast<std::uint64_t>(word)));
-    return features() - 1;
+    places_.push_back(place);
+  }
+  // The feature whose places were added last.
+  template <class Pooling>
+  index_t append(detail::placed how, index_t count, const Pooling& pooling) {
+    using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
+    const index_t width = total_width_ - checked_.total_width();
+    if (how != detail::placed::by_slot) return checked_.add(detail::logical_rows{count, width}, pooling);
+    using any_key = deeprec::pooling<typename policies::combiner, bounds::assume_valid_t>;
+    return checked_.add(detail::logical_rows{1, width},  // any integer is a key
+                        any_key(typename policies::combiner(), bounds::assume_valid));
   }
 
   std::chrono::nanoseconds patience_;

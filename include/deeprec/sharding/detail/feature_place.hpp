@@ -1,4 +1,5 @@
-// A feature of a sharded_group: where its rows are, and how its gradients are summed before they are sent.
+// Where the rows of a feature of a sharded_group are, and how its gradients are summed before they are sent. A
+// feature whose columns lie at several ranks has a place for each, as if it were so many whole tables.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct feature_place {
                                    std::span<const matrix_view<float>> outs);
 
   placed how = placed::whole;
+  index_t feature = 0;
   int rank = -1;       ///< of a whole table
   index_t count = -1;  ///< rows of the table
   index_t width = 0;

@@ -124,10 +124,9 @@ struct sharded_access {
   template <class Group>
   static status at_owner(const Group& group, const status& s) {
     const index_t served = s.place().table;
-    index_t feature = 0;
     for (const auto& p : places(group)) {
-      if (p.served >= 0 && served >= p.served && served < p.served + group.size()) return s.in_table(feature);
-      ++feature;
+      if (p.served >= 0 && served >= p.served && served < p.served + group.size())
+        return s.in_table(p.feature);
     }
     return s;
   }

@@ -62,18 +62,18 @@ class sharded_step {
     b.uses.assign(count * index(ranks_), {});
     b.pooled_bags.clear();
     for (std::size_t f = 0; f < count; ++f) {
+      const Bags& bag = bags[index(features[f].feature)];
       if (features[f].is_whole()) {
-        entry(b.entries, f, features[f].rank) = {.ids = bags[f].id_count(),
-                                                 .bags = bags[f].bags(),
-                                                 .weighted = bags[f].weights() != nullptr ? 1 : 0};
+        entry(b.entries, f, features[f].rank) = {
+            .ids = bag.id_count(), .bags = bag.bags(), .weighted = bag.weights() != nullptr ? 1 : 0};
         continue;
       }
-      if (const status s = split(ctx, features[f], bags[f], b.parts[f]); !s)
-        return s.in_table(static_cast<index_t>(f));
+      if (const status s = split(ctx, features[f], bag, b.parts[f]); !s)
+        return s.in_table(features[f].feature);
       for (int o = 0; o < ranks_; ++o) {
         entry(b.entries, f, o).ids = b.parts[f].first[index(o) + 1] - b.parts[f].first[index(o)];
       }
-      if (features[f].in_order) count_uses(features[f], bags[f], f);
+      if (features[f].in_order) count_uses(features[f], bag, f);
     }
     const index_t total =
         lay_out(features, b.reply_places, &request_entry::reply_at, &place_type::reply_rows);
@@ -83,11 +83,11 @@ class sharded_step {
     if (trains) b.gradients.make(of_gradients);
     received_ = {b.replies.data(), total};
     for (std::size_t f = 0; f < count; ++f) {
-      if (!features[f].is_whole()) number_slots(features[f], bags[f], f);
+      if (!features[f].is_whole()) number_slots(features[f], bags[index(features[f].feature)], f);
     }
     for (int o = 0; o < ranks_; ++o) write_request(features, bags, o, model);
     for (std::size_t f = 0; f < count; ++f) {
-      if (features[f].in_order) write_uses(features[f], bags[f], f);
+      if (features[f].in_order) write_uses(features[f], bags[index(features[f].feature)], f);
     }
     return {};
   }
@@ -155,18 +155,17 @@ class sharded_step {
         for (index_t i = 0; i < to.extent(0); ++i) std::copy_n(mine.row(i), p.width, to.row(i));
         continue;
       }
+      const Bags& bag = bags[index(p.feature)];
       const slot_parts& parts = b.parts[f];
       if (p.in_order) {
-        visits_.each_use(parts, bags[f],
-                         [&](int o, index_t bag, index_t, index_t, index_t number, bool begins) {
-                           if (begins) std::copy_n(mine.row(bag), p.width, outs_[index(o)].row(number));
-                         });
+        visits_.each_use(parts, bag, [&](int o, index_t used, index_t, index_t, index_t number, bool begins) {
+          if (begins) std::copy_n(mine.row(used), p.width, outs_[index(o)].row(number));
+        });
         continue;
       }
-      const slot_bags<Bags> slots(bags[f].offsets(), bags[f].bags(), parts.slots.data(),
-                                  static_cast<index_t>(parts.slots.size()), bags[f].weights());
-      if (const status s = p.sum(ctx, parts.counts, slots, mine, outs_); !s)
-        return s.in_table(static_cast<index_t>(f));
+      const slot_bags<Bags> slots(bag.offsets(), bag.bags(), parts.slots.data(),
+                                  static_cast<index_t>(parts.slots.size()), bag.weights());
+      if (const status s = p.sum(ctx, parts.counts, slots, mine, outs_); !s) return s.in_table(p.feature);
     }
     for (int r = 0; r < ranks_; ++r) {
       b.to[index(r)] = gradient_block(r);
@@ -305,9 +304,10 @@ class sharded_step {
         }
         continue;
       }
-      std::copy_n(bags[f].offsets(), e.bags + 1, cursor.take<std::int64_t>(e.bags + 1).data());
-      std::copy_n(bags[f].ids(), e.ids, cursor.take<std::int64_t>(e.ids).data());
-      if (e.weighted != 0) std::copy_n(bags[f].weights(), e.ids, cursor.take<float>(e.ids).data());
+      const Bags& bag = bags[index(features[f].feature)];
+      std::copy_n(bag.offsets(), e.bags + 1, cursor.take<std::int64_t>(e.bags + 1).data());
+      std::copy_n(bag.ids(), e.ids, cursor.take<std::int64_t>(e.ids).data());
+      if (e.weighted != 0) std::copy_n(bag.weights(), e.ids, cursor.take<float>(e.ids).data());
     }
   }
 
