@@ -3,7 +3,8 @@
 //
 //   sharding/model_parallel/n:N   batches of 2048 at each rank, against SOK's way by MPI's collectives: all
 //                                 ids go to all ranks, partial sums of all bags come back, all gradients go
-//                                 to all ranks
+//                                 to all ranks. With a DLRM's weights, 1.9 MB: dense_step against one
+//                                 MPI_Allreduce and a step of all
 //   sharding/group_embedding/n:N  batches of 512 at each rank, against one feature after the other, with
 //                                 three messages each
 //

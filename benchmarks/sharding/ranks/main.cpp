@@ -1,5 +1,5 @@
-// One rank of what bench_sharding measures: bench_sharding_ranks steps WIDTH MOST_ROWS|0 lookup|step,
-// ways collectives|one_by_one BATCH WIDTH, exchanges BYTES..., or overlap BYTES.
+// One rank of what bench_sharding measures: bench_sharding_ranks steps WIDTH MOST_ROWS lookup|step,
+// ways collectives|one_by_one BATCH WIDTH, exchanges BYTES..., dense BYTES..., or overlap BYTES.
 #include <mpi.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -37,11 +37,12 @@ int run(const std::vector<std::string>& words) {
   } else if (words.size() >= 4 && words[0] == "ways") {
     bind_rank();
     deeprec_bench::rounds_of_ways(words[1], std::atol(words[2].c_str()), std::atol(words[3].c_str()));
-  } else if (words.size() >= 2 && words[0] == "exchanges") {
+  } else if (words.size() >= 2 && (words[0] == "exchanges" || words[0] == "dense")) {
     bind_rank();
     std::vector<std::size_t> sizes;
     for (std::size_t i = 1; i < words.size(); ++i) sizes.push_back(std::stoul(words[i]));
-    deeprec_bench::rounds_of_exchanges(sizes);
+    words[0] == "dense" ? deeprec_bench::rounds_of_dense_steps(sizes)
+                        : deeprec_bench::rounds_of_exchanges(sizes);
   } else if (words.size() >= 2 && words[0] == "overlap") {
     deeprec_bench::rounds_beside_a_timer(std::stoul(words[1]));
   } else {

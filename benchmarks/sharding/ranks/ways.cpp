@@ -18,11 +18,13 @@
 #include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 #include <deeprec/optim/optimizers.hpp>
+#include <deeprec/sharding/dense_step.hpp>
 #include <deeprec/sharding/placement.hpp>
 #include <deeprec/sharding/sharded_group.hpp>
 #include <deeprec/sharding/sharded_verbs.hpp>
 
 #include "sharding/ranks/criteo_batches.hpp"
+#include "sharding/ranks/dense_tensors.hpp"
 #include "sharding/ranks/ranks.hpp"
 #include "sharding/ranks/rounds.hpp"
 
@@ -177,17 +179,30 @@ bool agree(criteo_batches& of, One& one, Other& other) {
   return true;
 }
 
+/// @param dense  of a model, or nothing: both ways step them after the tables
 template <class Other>
-void compare(criteo_batches& of, in_three_messages& ours, Other& other) {
+void compare(mpi_ranks comm, criteo_batches& of, in_three_messages& ours, Other& other,
+             const std::vector<std::size_t>& dense) {
+  dense_tensors plain(dense, of.rank()), fused(dense, of.rank());
+  by_all_reduce reduced(plain);
+  auto bucketed = dense_step<sgd, mpi_ranks>::make(std::move(comm), fused.list).or_throw();
   of.next();
   require_everywhere(agree(of, ours, other), "pooled rows in another way");
+  inline_executor here;
   for (int round = 0; another_round(); ++round) {
     of.next();
     double took[2] = {0, 0};
     for (index_t b = 0; b < batches; ++b) {
       const int first = static_cast<int>((b + round) % 2);
       for (const int side : {first, 1 - first})
-        took[side] += seconds_together([&] { side == 0 ? other.step(b) : ours.step(b); });
+        took[side] += seconds_together([&] {
+          side == 0 ? other.step(b) : ours.step(b);
+          if (dense.empty()) return;
+          if (side == 0)
+            reduced.step_joined();
+          else
+            bucketed.step(here, optimizer).or_throw();
+        });
     }
     tell({took[0] / batches, took[1] / batches});
   }
@@ -201,10 +216,13 @@ void rounds_of_ways(const std::string& other, long batch, long width) {
   in_three_messages ours(comm.duplicate().or_throw(), of);
   if (other == "collectives") {
     by_collectives theirs(of);
-    compare(of, ours, theirs);
+    std::vector<std::size_t> dense;  // a DLRM's weights
+    for (const std::size_t floats : {13 * 512, 512 * 256, 256 * 64, 64 * 16, 367 * 512, 512 * 256, 256})
+      dense.push_back(floats * sizeof(float));
+    compare(std::move(comm), of, ours, theirs, dense);
   } else {
-    one_by_one theirs(std::move(comm), of);
-    compare(of, ours, theirs);
+    one_by_one theirs(comm.duplicate().or_throw(), of);
+    compare(std::move(comm), of, ours, theirs, {});
   }
 }
 

@@ -145,8 +145,8 @@ class sharded_group {
     add_whole(part, pooling, where.rank, where.count, part.format().width());
     return append(detail::placed::whole, where.count, pooling);
   }
-  /// A table whose columns lie at several ranks; `part` has the slice of this one, or no rows. Any pooling of a
-  /// feature_group but max_norm, and optimizers that step each element by itself.
+  /// A table whose columns lie at several ranks; `part` has the slice of this one, or no rows. Any pooling of
+  /// a feature_group but max_norm, and optimizers that step each element by itself.
   ///
   /// @shape part (where.count, where.slice_width(i)) at rank where.ranks[i]
   /// @error does not compile: max_norm, and optimizers that read the whole row. Reported by resolve: ranks

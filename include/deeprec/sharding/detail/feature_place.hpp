@@ -1,5 +1,5 @@
-// Where the rows of a feature of a sharded_group are, and how its gradients are summed before they are sent. A
-// feature whose columns lie at several ranks has a place for each, as if it were so many whole tables.
+// Where the rows of a feature of a sharded_group are, and how its gradients are summed before they are sent.
+// A feature whose columns lie at several ranks has a place for each, as if it were so many whole tables.
 #pragma once
 
 #include <cstdint>
