@@ -1,4 +1,5 @@
 // Tables over many ranks against one process that has all of them: lookups and updates, bit for bit.
+#include <deeprec/comm/message_header.hpp>
 #include <deeprec/comm/thread_ranks.hpp>
 #include <deeprec/embedding/batches/partition_strategy.hpp>
 #include <deeprec/embedding/growing/growing_table.hpp>
@@ -263,6 +264,36 @@ TEST_CASE(
   CHECK(says({0, 0}, 10, 2).find("the ranks of columns must differ") != std::string::npos);
   CHECK(says({0}, 9, 5).find("all of the rows") != std::string::npos);
   CHECK(says({0}, 10, 4).find("part_rows(i, width, ranks) columns") != std::string::npos);
+}
+
+TEST_CASE(
+    "sharded_group: of replicated tables no rows are sent, and one of another size at a rank is refused at "
+    "all") {
+  for (const bool wrong : {false, true}) {
+    std::vector<std::uint64_t> bytes(2);
+    std::vector<status> seen(2);
+    on_ranks(2, {}, [&](thread_rank<> comm) {
+      const auto i = static_cast<std::size_t>(comm.rank());
+      table_type t = make_table(wrong && comm.rank() == 1 ? 9 : 10, 4, 0, 1);
+      sharded_group<sgd, thread_rank<>> group(comm);
+      group.add(t.view(), combiner::sum, placement::replicated{10});
+      const std::vector<std::int64_t> offsets{0, 2}, ids{7, 3};
+      const std::vector<bags_type> bags{bags_type(offsets.data(), 1, ids.data(), 2)};
+      std::vector<float> out(4);
+      inline_executor here;
+      const auto rows = resolve(here, group, bags);
+      seen[i] = rows ? status() : static_cast<const status&>(rows.fault());
+      if (!rows) return;
+      const std::uint64_t before = group.traffic().bytes;
+      lookup(here, rows.value(), matrix_view<float>(out.data(), 1, 4)).or_throw();
+      bytes[i] = group.traffic().bytes - before;
+    });
+    for (const status& s : seen) {
+      CHECK(s.code() == (wrong ? errc::shape_mismatch : errc::ok));
+      CHECK(s.place().rank == (wrong ? 1 : -1));
+    }
+    if (!wrong) CHECK(bytes == std::vector<std::uint64_t>(2, sizeof(message_header)));
+  }
 }
 
 TEST_CASE("sharded_group: what a rank has wrong is named: parts, batches, outputs, gradients, offsets") {

@@ -54,6 +54,8 @@ enum class kind {
   rows_mean,
   rows_weighted,
   rows_sqrtn,
+  replicated_sum,
+  replicated_mean,
   whole_sum,
   whole_mean,
   whole_default,
@@ -66,6 +68,9 @@ struct feature {
   int rank = 0;  // of a whole table
   /// All rows at one rank, or at some ranks by columns.
   [[nodiscard]] bool is_whole() const { return what >= kind::whole_sum; }
+  [[nodiscard]] bool is_replicated() const {
+    return what == kind::replicated_sum || what == kind::replicated_mean;
+  }
   [[nodiscard]] bool has_columns() const { return what >= kind::columns_sum; }
   [[nodiscard]] bool is_weighted() const {
     return what == kind::rows_weighted || what == kind::whole_mean || what == kind::columns_weighted;
@@ -81,10 +86,12 @@ template <class F>
 void with_pooling(kind k, const F& f) {
   switch (k) {
     case kind::rows_sum:
+    case kind::replicated_sum:
     case kind::whole_sum:
     case kind::columns_sum:
       return f(combiner::sum);
     case kind::rows_mean:
+    case kind::replicated_mean:
       return f(combiner::mean);
     case kind::rows_weighted:
     case kind::columns_weighted:
@@ -305,6 +312,7 @@ struct trial {
       }
       return {0, 0, 1, 0, x.width};
     }
+    if (x.is_replicated()) return {x.rows, 0, 1, 0, x.width};
     if (x.is_whole()) return {x.rank == me ? x.rows : 0, 0, 1, 0, x.width};
     return {part_rows(me, x.rows, ranks), me, ranks, 0, x.width};
   }
@@ -345,6 +353,12 @@ struct trial {
       case kind::rows_sqrtn:
         group.add(view, combiner::sqrtn, placement::rows{x.rows});
         return;
+      case kind::replicated_sum:
+        group.add(view, combiner::sum, placement::replicated{x.rows});
+        return;
+      case kind::replicated_mean:
+        group.add(view, combiner::mean, placement::replicated{x.rows});
+        return;
       case kind::whole_sum:
       case kind::whole_mean:
       case kind::whole_default:
@@ -362,15 +376,15 @@ struct trial {
 };
 
 inline const std::vector<feature> every_kind = {
-    {kind::rows_sum, 50, 16},      {kind::whole_sum, 30, 17, 0}, {kind::rows_mean, 7, 1},
-    {kind::rows_weighted, 90, 24}, {kind::rows_sqrtn, 3, 130},   {kind::whole_mean, 11, 5, 1},
-    {kind::rows_sum, 1, 4},
+    {kind::rows_sum, 50, 16},      {kind::whole_sum, 30, 17, 0},  {kind::rows_mean, 7, 1},
+    {kind::rows_weighted, 90, 24}, {kind::rows_sqrtn, 3, 130},    {kind::whole_mean, 11, 5, 1},
+    {kind::rows_sum, 1, 4},        {kind::replicated_sum, 9, 20}, {kind::replicated_mean, 33, 3},
 };
 // Of any widths, and rows that more than 4,096 positions of a step use.
 inline std::vector<feature> random_model(int ranks, std::mt19937_64& random) {
   std::vector<feature> all;
   for (const kind what : {kind::rows_sum, kind::rows_mean, kind::rows_weighted, kind::rows_sqrtn,
-                          kind::whole_sum, kind::whole_mean}) {
+                          kind::replicated_sum, kind::replicated_mean, kind::whole_sum, kind::whole_mean}) {
     all.push_back({what, static_cast<index_t>(1 + random() % 60), static_cast<index_t>(1 + random() % 130),
                    static_cast<int>(random() % static_cast<std::uint64_t>(ranks))});
   }

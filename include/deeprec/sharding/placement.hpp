@@ -4,6 +4,7 @@
 //   placement::keys{}            a key at the rank of its virtual slot           tables that grow
 //   placement::whole{rank, R}    all of them at one rank
 //   placement::columns{{2, 0}, R, D}   a slice of the columns of all rows at each of some ranks
+//   placement::replicated{R}     all of them at every rank
 #pragma once
 
 #include <cstddef>
@@ -50,6 +51,12 @@ struct columns {
     for (std::size_t i = 0; i < slice; ++i) first += slice_width(i);
     return first;
   }
+};
+
+/// All rows of a table of `count` at every rank, which looks up in its own: no rows are sent. Gradients go to
+/// all ranks, so each has the same rows after a step.
+struct replicated {
+  index_t count = 0;
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::placement

@@ -94,6 +94,7 @@ class sharded_group {
       : patience_(options.patience),
         comm_(std::move(comm)),
         in_order_(trains && comm_.size() > 1 && options.sums == row_sums::in_order),
+        steps_apart_(in_order_),
         step_(std::make_unique<detail::sharded_step<Bags>>(comm_.rank(), comm_.size(), memory)) {}
 
   sharded_group(const sharded_group&) = delete;  // rows of a step refer to it
@@ -119,6 +120,22 @@ class sharded_group {
             {.is = part.rows(), .must_be = expected}});
     }
     return add_distinct(part, pooling, detail::placed::by_modulo, where.count);
+  }
+  /// A table at every rank, with all of its rows: where lookups of other ranks' rows cost more than the
+  /// gradients of all.
+  ///
+  /// @pre   the same rows at all ranks
+  /// @error as for rows
+  template <RowSource Source, class Pooling>
+  index_t add(const Source& table, const Pooling& pooling, const placement::replicated& where) {
+    static_assert(DirectRowSource<Source>,
+                  "deeprec::sharded_group: replicated tables have rows by number. Fix: placement::keys{}.");
+    if (table.rows() != where.count) {
+      note({errc::shape_mismatch,
+            "resolve: a replicated table must have all of its rows at every rank",
+            {.is = table.rows(), .must_be = where.count}});
+    }
+    return add_distinct(table, pooling, detail::placed::replicated, where.count);
   }
   /// A table of keys, which any integers are.
   template <RowSource Source, class Pooling>
@@ -205,10 +222,15 @@ class sharded_group {
         "fill_empty_bags before.");
     detail::feature_place<Bags> place{how, features(), -1, count, part.format().width()};
     serve(place, part, combiner::sum);
+    steps_apart_ = steps_apart_ || (trains && how == detail::placed::replicated);
     using of_slots = deeprec::pooling<typename policies::combiner, bounds::assume_valid_t,
                                       typename policies::empty_mode, typename policies::output_mode>;
-    place.pooled = pooled_.add(detail::received_rows{step_->received(), place.width},
-                               of_slots(typename policies::combiner(), bounds::assume_valid, {}, {}));
+    const of_slots pooled(typename policies::combiner(), bounds::assume_valid, {}, {});
+    if constexpr (DirectRowSource<Source>) {
+      if (how == detail::placed::replicated) place.pooled = pooled_.add(part, pooled);
+    }
+    if (place.pooled < 0)
+      place.pooled = pooled_.add(detail::received_rows{step_->received(), place.width}, pooled);
     place.in_order = in_order_;
     place.divide = detail::divisor_of<typename policies::combiner>();
     if constexpr (trains) place.sum = &detail::sum_slot_gradients<typename policies::combiner, Bags>;
@@ -252,7 +274,7 @@ class sharded_group {
     place.served = served_.features();
     for (int r = 0; r < size(); ++r) {
       served_.add(part, pooling);
-      if (in_order_) stepped_.add(part, detail::uncounted(detail::as_pooling(pooling)));
+      if constexpr (trains) stepped_.add(part, detail::uncounted(detail::as_pooling(pooling)));
     }
   }
   void add_place(detail::feature_place<Bags>& place) {
@@ -277,9 +299,10 @@ class sharded_group {
   std::chrono::nanoseconds patience_;
   Comm comm_;
   bool in_order_;                                     // of one rank both orders are one
+  bool steps_apart_;                                  // what is stepped are not the rows that are looked up
   std::unique_ptr<detail::sharded_step<Bags>> step_;  // sources refer to it
   feature_group<Optimizer> served_;
-  feature_group<Optimizer> stepped_;  // where sums are in order: the same features, with bags of their own
+  feature_group<Optimizer> stepped_;  // the same features, with other bags
   feature_group<lookups_only, Bags> checked_, pooled_;
   std::vector<detail::feature_place<Bags>> places_;
   index_t total_width_ = 0;

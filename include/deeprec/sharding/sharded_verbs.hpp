@@ -52,7 +52,8 @@ template <class Context, class Group, class Mode = keys::find_t>
 /// @shape    out (B, group.total_width()), B bags in each batch
 /// @dtype    f32; rows of other formats are sent as f32
 /// @numerics the bits of one process's lookup in whole tables
-/// @cost     message 2: the distinct rows of the batch, and the pooled rows of whole tables
+/// @cost     message 2: the distinct rows of the batch, and the pooled rows of whole tables; none of
+///           replicated ones
 /// @threads  as the group; every rank calls it
 /// @error    as lookup of a feature_group, and what owners found when they resolved; at all ranks that of the
 ///           smallest rank, and no rank has written its out. out_of_memory while rows are pooled: at this
@@ -70,7 +71,7 @@ status lookup(Context&& context_or_executor, const sharded_rows<Group>& rows, ma
 ///           row_sums::in_order, and whole tables: the bits of one process on the batches in the order of the
 ///           ranks; the positions of a default row come behind each rank's batch
 /// @cost     message 3: a row of gradients for each distinct row, or with in_order for each bag and owner of
-///           its ids; and the gradients of pooled rows
+///           its ids; and the gradients of pooled rows. Those of replicated tables go to every rank
 /// @threads  as the group; every rank calls it
 /// @error    as update of a feature_group, at all ranks that of the smallest rank, and no rank has written.
 ///           out_of_memory behind the exchange: at this rank, which abandons the communicator

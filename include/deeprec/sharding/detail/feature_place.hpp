@@ -20,7 +20,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-enum class placed : std::uint8_t { by_modulo, by_slot, whole };
+enum class placed : std::uint8_t { by_modulo, by_slot, whole, replicated };
 
 template <class Bags>
 struct feature_place {
@@ -42,13 +42,19 @@ struct feature_place {
   divide_by divide = divide_by::one;
 
   [[nodiscard]] bool is_whole() const noexcept { return how == placed::whole; }
+  /// Every rank is asked for all distinct ids, and sends no rows.
+  [[nodiscard]] bool is_replicated() const noexcept { return how == placed::replicated; }
+  /// What a rank is asked for: the owner's number among the parts of unique_parts.
+  [[nodiscard]] std::size_t part_of(int owner) const noexcept {
+    return is_replicated() ? 0 : static_cast<std::size_t>(owner);
+  }
   /// Whether a row of gradients is that of a bag; else of a distinct id.
   [[nodiscard]] bool has_bag_gradients() const noexcept { return is_whole() || in_order; }
   /// Of a row as it is sent.
   [[nodiscard]] index_t row_bytes() const noexcept { return width * index_t{sizeof(float)}; }
   /// Rows of a reply, rows of gradients, and bytes of the arrays of a request.
   [[nodiscard]] index_t reply_rows(const request_entry& e) const noexcept {
-    return is_whole() ? e.bags : e.ids;
+    return is_replicated() ? 0 : is_whole() ? e.bags : e.ids;
   }
   [[nodiscard]] index_t gradient_rows(const request_entry& e) const noexcept {
     return has_bag_gradients() ? e.bags : e.ids;

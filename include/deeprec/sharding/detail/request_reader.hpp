@@ -100,7 +100,10 @@ class request_reader {
       }
       const std::span<const std::int64_t> ids = cursor.take<std::int64_t>(e.ids);
       most_ids_ = (std::max)(most_ids_, e.ids);
-      if (makes) looked_up = jagged_view<>(numbers_, e.ids, ids.data(), e.ids);
+      if (makes) {
+        stepped = jagged_view<>(numbers_, e.ids, ids.data(), e.ids);
+        looked_up = p.is_replicated() ? jagged_view<>(numbers_, 0, ids.data(), 0) : stepped;
+      }
       if (p.in_order && !read_uses(e, cursor, ids, makes, stepped)) return broken;
     }
     return {};

@@ -110,7 +110,7 @@ struct sharded_access {
                           std::span<const jagged_view<>>(group.step_->buffers().served_bags), mode);
       if (!rows) return at_owner(group, rows.fault());
       group.served_rows_.emplace(std::move(rows).value());
-      if (!group.in_order_) return status();
+      if (!group.steps_apart_) return status();
       auto stepped =
           resolve(ctx, group.stepped_, std::span<const jagged_view<>>(group.step_->buffers().stepped_bags));
       if (!stepped) return at_owner(group, stepped.fault());
@@ -181,7 +181,7 @@ struct sharded_access {
     const status stepped = or_out_of_memory("update", [&] {
       std::pmr::vector<matrix_view<const float>> gradients(ctx.memory);
       group.step_->take_gradients(places(group), gradients);
-      return at_owner(group, update(ctx, group.in_order_ ? *group.stepped_rows_ : *group.served_rows_,
+      return at_owner(group, update(ctx, group.steps_apart_ ? *group.stepped_rows_ : *group.served_rows_,
                                     std::span<const matrix_view<const float>>(gradients), optimizer));
     });
     return stepped ? stepped : end(group, stepped);

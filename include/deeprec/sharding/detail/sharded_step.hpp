@@ -71,7 +71,8 @@ class sharded_step {
       if (const status s = split(ctx, features[f], bag, b.parts[f]); !s)
         return s.in_table(features[f].feature);
       for (int o = 0; o < ranks_; ++o) {
-        entry(b.entries, f, o).ids = b.parts[f].first[index(o) + 1] - b.parts[f].first[index(o)];
+        const std::size_t part = features[f].part_of(o);
+        entry(b.entries, f, o).ids = b.parts[f].first[part + 1] - b.parts[f].first[part];
       }
       if (features[f].in_order) count_uses(features[f], bag, f);
     }
@@ -83,7 +84,11 @@ class sharded_step {
     if (trains) b.gradients.make(of_gradients);
     received_ = {b.replies.data(), total};
     for (std::size_t f = 0; f < count; ++f) {
-      if (!features[f].is_whole()) number_slots(features[f], bags[index(features[f].feature)], f);
+      const Bags& bag = bags[index(features[f].feature)];
+      if (features[f].is_replicated())
+        b.pooled_bags.push_back(bag);
+      else if (!features[f].is_whole())
+        number_slots(features[f], bag, f);
     }
     for (int o = 0; o < ranks_; ++o) write_request(features, bags, o, model);
     for (std::size_t f = 0; f < count; ++f) {
@@ -161,11 +166,15 @@ class sharded_step {
         visits_.each_use(parts, bag, [&](int o, index_t used, index_t, index_t, index_t number, bool begins) {
           if (begins) std::copy_n(mine.row(used), p.width, outs_[index(o)].row(number));
         });
+        if (p.is_replicated()) copy_to_all();
         continue;
       }
       const slot_bags<Bags> slots(bag.offsets(), bag.bags(), parts.slots.data(),
                                   static_cast<index_t>(parts.slots.size()), bag.weights());
-      if (const status s = p.sum(ctx, parts.counts, slots, mine, outs_); !s) return s.in_table(p.feature);
+      const std::span<const matrix_view<float>> outs(outs_);
+      if (const status s = p.sum(ctx, parts.counts, slots, mine, outs.first(parts.first.size() - 1)); !s)
+        return s.in_table(p.feature);
+      if (p.is_replicated()) copy_to_all();
     }
     for (int r = 0; r < ranks_; ++r) {
       b.to[index(r)] = gradient_block(r);
@@ -191,6 +200,12 @@ class sharded_step {
   template <class Number>
   static std::size_t index(Number n) noexcept {
     return static_cast<std::size_t>(n);
+  }
+  // The gradients for the first rank are those for all.
+  void copy_to_all() {
+    const matrix_view<float>& from = outs_.front();
+    for (std::size_t o = 1; o < outs_.size(); ++o)
+      std::copy_n(from.data_handle(), from.extent(0) * from.extent(1), outs_[o].data_handle());
   }
   request_entry& entry(std::pmr::vector<request_entry>& entries, std::size_t feature,
                        int rank) const noexcept {
@@ -227,6 +242,7 @@ class sharded_step {
       }
     }
     if (p.how == placed::by_modulo) return partition_unique(ctx, ids, owner_by_modulo(ranks_), parts);
+    if (p.is_replicated()) return partition_unique(ctx, ids, owner_by_modulo(1), parts);
     if (slot_owners_.empty()) {
       for (std::size_t s = 0; s < owner_by_slots::slots; ++s)
         slot_owners_.push_back(static_cast<std::uint16_t>(s * index(ranks_) / owner_by_slots::slots));
@@ -293,7 +309,7 @@ class sharded_step {
       if (!features[f].is_at(o)) continue;
       const request_entry& e = entries[next++] = entry(b.entries, f, o);
       if (!features[f].is_whole()) {
-        std::copy_n(b.parts[f].ids.data() + b.parts[f].first[index(o)], e.ids,
+        std::copy_n(b.parts[f].ids.data() + b.parts[f].first[features[f].part_of(o)], e.ids,
                     cursor.take<std::int64_t>(e.ids).data());
         if (features[f].in_order) {
           bag_uses& to = b.uses[f * index(ranks_) + index(o)];
@@ -314,12 +330,16 @@ class sharded_step {
   // The bags of a feature that use each owner, and their ids.
   void count_uses(const place_type& p, const Bags& bags, std::size_t f) {
     const bool scaled = p.divide != divide_by::one || bags.weights() != nullptr;
-    for (int o = 0; o < ranks_; ++o) entry(buffers_.entries, f, o).weighted = scaled ? 1 : 0;
     visits_.each_use(buffers_.parts[f], bags, [&](int o, index_t, index_t, index_t, index_t, bool begins) {
       request_entry& e = entry(buffers_.entries, f, o);
       e.bags += begins ? 1 : 0;
       ++e.uses;
     });
+    for (int o = 0; o < ranks_; ++o) {
+      request_entry& e = entry(buffers_.entries, f, o);
+      if (p.is_replicated()) e = entry(buffers_.entries, f, 0);
+      e.weighted = scaled ? 1 : 0;
+    }
   }
   void write_uses(const place_type& p, const Bags& bags, std::size_t f) {
     float scale = 1.0F;
@@ -333,6 +353,14 @@ class sharded_step {
                        const float weight = bags.weights() == nullptr ? 1.0F : bags.weights()[position];
                        buffers_.uses[f * index(ranks_) + index(o)].add(slot, weight * scale, begins);
                      });
+    if (!p.is_replicated()) return;
+    const bag_uses& from = buffers_.uses[f * index(ranks_)];
+    for (int o = 1; o < ranks_; ++o) {
+      const bag_uses& to = buffers_.uses[f * index(ranks_) + index(o)];
+      std::copy_n(from.offsets, from.bags + 1, to.offsets);
+      std::copy_n(from.slots, from.count, to.slots);
+      if (to.factors != nullptr) std::copy_n(from.factors, from.count, to.factors);
+    }
   }
   int rank_, ranks_;
   step_buffers<Bags> buffers_;

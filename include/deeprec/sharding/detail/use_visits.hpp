@@ -39,7 +39,7 @@ class use_visits {
   template <class Each>
   void each_use(const slot_parts& parts, const Bags& bags, const Each& each) {
     owners_.resize(parts.ids.size());
-    for (std::size_t o = 0; o < seen_.size(); ++o) {
+    for (std::size_t o = 0; o + 1 < parts.first.size(); ++o) {
       seen_[o] = {};
       std::fill(owners_.begin() + parts.first[o], owners_.begin() + parts.first[o + 1], static_cast<int>(o));
     }
