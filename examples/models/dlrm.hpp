@@ -40,6 +40,7 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
  public:
   static constexpr const char* name = "dlrm";
   static constexpr id_order ids = id_order::by_slot;
+  static constexpr bool by_ranks = true;  ///< a step is made of calls that ranks can share
   using options = dlrm_options;
 
   dlrm(const step_context& on, const ctr_tables& tables, std::uint64_t seed, const dlrm_options& o = {})

@@ -1,7 +1,9 @@
 #include "slot_tables.hpp"
 
+#include <cstring>
 #include <utility>
 
+#include <deeprec/embedding/batches/partition_strategy.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
 #include <deeprec/embedding/groups/update_features.hpp>
 #include <deeprec/embedding/lookup/fused_lookup.hpp>
@@ -72,7 +74,7 @@ slot_tables::slot_tables(const step_context& on, const ctr_tables& tables, index
 }
 slot_tables::slot_tables(const step_context& on, const std::vector<index_t>& first_row, index_t width,
                          float bound, std::uint64_t seed, std::optional<row_id> absent)
-    : table_(make_table(on, first_row.back(), width, bound, seed)) {
+    : first_row_(first_row), table_(make_table(on, first_row.back(), width, bound, seed)) {
   const deeprec::table_view<deeprec::f32_rows> all = table_.view();
   for (std::size_t s = 0; s + 1 < first_row.size(); ++s) {
     const deeprec::table_view<deeprec::f32_rows> of_slot(all.row(first_row[s]),
@@ -86,15 +88,42 @@ slot_tables::slot_tables(const step_context& on, const std::vector<index_t>& fir
 }
 slot_tables::~slot_tables() = default;
 
+void slot_tables::share(const step_context& on, int rank, int ranks, const rank_tables_maker& make) {
+  index_t rows = 0;
+  const auto count = [&](std::size_t s) { return first_row_[s + 1] - first_row_[s]; };
+  for (std::size_t s = 0; s + 1 < first_row_.size(); ++s) rows += deeprec::part_rows(rank, count(s), ranks);
+  const deeprec::table_view<deeprec::f32_rows> all = table_.view();
+  table_type mine = make_table(on, rows, all.format().width(), 0, 0);
+  const deeprec::table_view<deeprec::f32_rows> own = mine.view();
+  std::vector<rank_part> parts;
+  index_t next = 0;
+  for (std::size_t s = 0; s + 1 < first_row_.size(); ++s) {
+    const index_t has = deeprec::part_rows(rank, count(s), ranks);
+    for (index_t k = 0; k < has; ++k)
+      std::memcpy(own.row(next + k), all.row(first_row_[s] + k * ranks + rank),
+                  static_cast<std::size_t>(all.format().stride_bytes()));
+    parts.push_back({{own.row(next), has, own.format()}, count(s)});
+    next += has;
+  }
+  features_ = {};
+  table_ = std::move(mine);
+  at_ranks_ = make(parts);
+}
+
 status slot_tables::admit(const step_context& on, const slot_ids& ids, found_rows& rows) {
   return raw_ ? raw_->admit(on, ids.keys, rows.raw) : status{};
 }
 status slot_tables::resolve(const step_context& on, const slot_ids& ids, found_rows& rows) const {
   if (raw_) return raw_->features().resolve(on, ids.keys, rows.raw);
+  if (at_ranks_) {
+    rows.at_ranks = true;
+    return at_ranks_->resolve(on, ids.rows);
+  }
   return features_.resolve(on, ids.rows, rows.hashed);
 }
 status slot_tables::look_up(const step_context& on, const found_rows& rows, matrix_view<float> out) const {
   if (raw_) return raw_->features().look_up(on, rows.raw, out);
+  if (at_ranks_) return at_ranks_->look_up(on, out);
   return features_.look_up(on, rows.hashed, out);
 }
 status slot_tables::look_up(const step_context& on, const slot_ids& ids, matrix_view<float> out) const {
@@ -104,6 +133,7 @@ status slot_tables::look_up(const step_context& on, const slot_ids& ids, matrix_
 status slot_tables::update(const step_context& on, const slot_ids& ids, const found_rows& rows,
                            matrix_view<const float> gradient, const deeprec::rowwise_adagrad& optimizer) {
   if (raw_) return raw_->features().update(on, ids.keys, rows.raw, gradient, optimizer);
+  if (at_ranks_) return at_ranks_->update(on, gradient, optimizer);
   return features_.update(on, ids.rows, rows.hashed, gradient, optimizer);
 }
 

@@ -25,6 +25,7 @@
 
 #include "ctr_data.hpp"
 #include "kernels.hpp"
+#include "rank_tables.hpp"
 
 namespace ctr {
 
@@ -78,12 +79,14 @@ class slot_tables {
   struct found_rows {
     slot_features<slot_bags>::found_rows hashed;
     slot_features<key_bags>::found_rows raw;
+    bool at_ranks = false;
 
     void reset() {
       hashed.reset();
       raw.reset();
+      at_ranks = false;
     }
-    [[nodiscard]] bool empty() const { return !hashed && !raw; }
+    [[nodiscard]] bool empty() const { return !hashed && !raw && !at_ranks; }
   };
 
   /// Rows begin at zero, or uniform in +- bound.
@@ -98,6 +101,11 @@ class slot_tables {
   slot_tables(const slot_tables&) = delete;
   slot_tables& operator=(const slot_tables&) = delete;
 
+  /// Keeps the rows of one of `ranks` ranks, r mod ranks of each slot; the others have the others. Then all
+  /// calls are those of all ranks, look_up_sums and update_sums apart.
+  ///
+  /// @pre !is_raw()
+  void share(const step_context& on, int rank, int ranks, const rank_tables_maker& make);
   [[nodiscard]] bool is_raw() const { return raw_ != nullptr; }
 
   /// Begins a step of training: evicts what is due, and resolves with rows for new keys. Hashed buckets:
@@ -132,9 +140,11 @@ class slot_tables {
   [[nodiscard]] table_counts counts() const;
 
  private:
+  std::vector<index_t> first_row_;
   table_type table_;  // of all slots; of raw keys, of integers
   slot_features<slot_bags> features_;
-  std::unique_ptr<raw_tables> raw_;  // refers to table_
+  std::unique_ptr<raw_tables> raw_;        // refers to table_
+  std::unique_ptr<rank_tables> at_ranks_;  // likewise
 };
 
 /// Of two tables of one model, which admit and evict the same keys: those keys, and the bytes of both.

@@ -17,6 +17,8 @@
 
 namespace ctr {
 
+class rank_run;
+
 /// All rows: those to train, and those to test, which are of the same source or of another one.
 struct ctr_input {
   std::unique_ptr<row_source> source, test_source;
@@ -24,6 +26,7 @@ struct ctr_input {
   std::optional<ctr_tables> tables;
   deeprec::auc planted_area;
   deeprec::log_loss planted_loss;
+  rank_run* ranks = nullptr;  ///< null: one process
 
   [[nodiscard]] const ctr_rows& to_test() const { return test_rows ? *test_rows : *rows; }
 };

@@ -25,6 +25,7 @@
 #include "ctr_rows.hpp"
 #include "history_models.hpp"
 #include "options.hpp"
+#include "rank_run.hpp"
 #include "report.hpp"
 #include "run_files.hpp"
 #include "saved_model.hpp"
@@ -58,7 +59,7 @@ int end_of_run() {
   return 130;
 }
 
-int run(options& o) {
+int run(options& o, rank_run* ranks) {
   check_files(o);
   if (o.threads == 0) o.threads = deeprec::default_concurrency();
   thread_pool pool({.threads = o.threads});
@@ -83,7 +84,10 @@ int run(options& o) {
     return end_of_run();
   }
   ctr_input input;
-  survey(pool, input, o, [] { return interrupted.load(); });
+  input.ranks = ranks;
+  // Ranks end together, behind a step.
+  const auto ends_here = [&] { return ranks == nullptr && interrupted.load(); };
+  survey(pool, input, o, ends_here);
   const ctr_rows& rows = *input.rows;
   const index_t to_train = rows.rows(row_use::train), to_test = input.to_test().rows(row_use::test);
   if (!interrupted && (to_train == 0 || to_test == 0)) {
@@ -97,7 +101,7 @@ int run(options& o) {
   std::fflush(stdout);
   std::vector<score> scores;
   for (const std::string& name : o.models) {
-    if (interrupted) break;
+    if (ends_here()) break;
     scores.push_back(find_click_model(name)->train(pool, input, o, interrupted));
   }
   if (o.data.empty()) scores.push_back(planted_score(input));
@@ -119,16 +123,28 @@ int main(int argc, char** argv) {
   if (const std::optional<int> code = parse(o, argc, argv)) return *code;
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
+  std::unique_ptr<rank_run> ranks;
+  const auto failed = [&] {
+    if (ranks != nullptr && ranks->size() > 1) ranks->abort();  // the others may wait
+    return 1;
+  };
   try {
-    return run(o);
+    if (o.ranks) {
+      ranks = begin_ranks();
+      if (ranks->rank() > 0) {  // the first one reports
+        o.json.clear();
+        if (std::freopen("/dev/null", "w", stdout) == nullptr) throw failure("/dev/null: can't be written");
+      }
+    }
+    return run(o, ranks.get());
   } catch (const std::bad_alloc&) {
     std::fprintf(
         stderr,
         "train_ctr: out of memory: the model, a batch or the rows need more than this process may use "
         "(less with smaller --bottom, --top, --width, --batch-size, --rows or --memory)\n");
-    return 1;
+    return failed();
   } catch (const std::exception& wrong) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());
-    return 1;
+    return failed();
   }
 }

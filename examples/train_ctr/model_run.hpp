@@ -33,6 +33,7 @@
 #include "options.hpp"
 #include "output_file.hpp"
 #include "progress.hpp"
+#include "rank_training.hpp"
 #include "report.hpp"
 #include "row_source.hpp"
 #include "saved_model.hpp"
@@ -79,6 +80,10 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   std::atomic<index_t> begun{0};  // steps; the thread that reads looks too
   const auto over = [&] { return interrupted || is_unwritten || (o.steps > 0 && begun >= o.steps); };
   [[maybe_unused]] by_hand<Model> hand(pool, model, o);
+  [[maybe_unused]] std::optional<std::conditional_t<trained_by_ranks<Model>, by_ranks<Model>, int>> together;
+  if constexpr (trained_by_ranks<Model>) {
+    if (input.ranks != nullptr) together.emplace(*input.ranks, pool, model, o);
+  }
   std::optional<graph_training<raw_rows>> as_graph;
   const auto make_graph = [&](graph_use use) {
     return [&, use](row_reader read) { return make_graph_step(model, *input.tables, std::move(read), use); };
@@ -92,7 +97,15 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   {
     row_feed feed(rows, row_use::train);
     progress bar(Model::name, static_cast<double>(end - place.trained));
-    while (place.trained < end && !over()) {
+    // Over ranks an interruption ends all of them behind the same step.
+    const auto out_of_steps = [&] { return o.steps > 0 && begun >= o.steps; };
+    const auto ended = [&] {
+      if constexpr (trained_by_ranks<Model>) {
+        if (together) return together->ended() || out_of_steps();
+      }
+      return over();
+    };
+    while (place.trained < end && !ended()) {
       const index_t epoch = place.trained / train_rows;
       feed.begin(reading, static_cast<std::uint64_t>(epoch), place.trained % train_rows);
       result.watch.start();
@@ -117,6 +130,13 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
         add(result.stages, as_graph->run(pool, read, trained, result.watch));
         begun += place.steps - before;
       } else if constexpr (stepped_by_hand<Model>) {
+        if constexpr (trained_by_ranks<Model>) {
+          if (together) {
+            add(result.stages,
+                together->run(feed, *input.tables, begun, interrupted, out_of_steps, trained, result.watch));
+            continue;
+          }
+        }
         add(result.stages, hand.run(feed, *input.tables, begun, over, trained, result.watch));
       }
       if (!o.save.empty()) save();
@@ -132,20 +152,29 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   std::vector<float> exported;
   row_feed feed(input.to_test(), row_use::test);
   feed.begin(reading, 0, 0);
-  predict_by_graph<raw_rows>(
-      pool, make_graph(graph_use::predict),
-      [&](raw_rows& raw) {
-        raw.clear(ctr_rows::chunk_rows);
-        feed.next(ctr_rows::chunk_rows,
-                  [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
-        return raw.rows > 0;
-      },
-      [&](matrix_view<const float> logits, matrix_view<const float> labels) {
-        area.add(logits, labels).or_throw();
-        loss.add(logits, labels).or_throw();
-        if (o.export_to.empty()) return;
-        for (index_t i = 0; i < logits.extent(0); ++i) exported.push_back(logits(i, 0));
-      });
+  bool tested = false;
+  if constexpr (trained_by_ranks<Model>) {
+    if (together) {
+      together->test(feed, *input.tables, area, loss);
+      tested = true;
+    }
+  }
+  if (!tested) {
+    predict_by_graph<raw_rows>(
+        pool, make_graph(graph_use::predict),
+        [&](raw_rows& raw) {
+          raw.clear(ctr_rows::chunk_rows);
+          feed.next(ctr_rows::chunk_rows,
+                    [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
+          return raw.rows > 0;
+        },
+        [&](matrix_view<const float> logits, matrix_view<const float> labels) {
+          area.add(logits, labels).or_throw();
+          loss.add(logits, labels).or_throw();
+          if (o.export_to.empty()) return;
+          for (index_t i = 0; i < logits.extent(0); ++i) exported.push_back(logits(i, 0));
+        });
+  }
   result.set_auc(area);
   result.log_loss = loss.value();
   result.has_raw_keys = input.tables->raw.has_value();

@@ -42,6 +42,9 @@ std::string excluded_pair(const CLI::App& app, const options& o, bool of_histori
       no_thread{"--prefetch 0", o.prefetch == 0};
   const switch_use save_every{"--save-every", o.save_every > 0}, exports{"--export", !o.export_to.empty()};
   const switch_use trace{"--trace", !o.trace.empty()}, picture{"--graph", !o.graph.empty()};
+  const switch_use ranks{"--ranks", o.ranks}, some_parts{parts.name, o.micro_batch > 1},
+      save{"--save", !o.save.empty()}, load{"--load", !o.load.empty()},
+      synthesize{"--synthesize", !o.synthesize.empty()};
   const switch_use ttl{"--ttl", o.ttl > 0}, capacity{"--capacity", o.capacity > 0};
   struct exclusion {
     const switch_use &one, &other;
@@ -49,7 +52,9 @@ std::string excluded_pair(const CLI::App& app, const options& o, bool of_histori
   };
   constexpr const char *of_graph = "it is of the graph of a step",
                        *by_async = "lookups of a graph run ahead with --async-embedding",
-                       *by_timing = "what is evicted would depend on timing";
+                       *by_timing = "what is evicted would depend on timing",
+                       *by_calls = "a step over ranks is made of calls, one after the other",
+                       *at_ranks = "a rank has a part of the tables";
   const exclusion all[] = {
       {executor, direct, of_graph},
       {async, direct, of_graph},
@@ -57,6 +62,21 @@ std::string excluded_pair(const CLI::App& app, const options& o, bool of_histori
       {fusion, direct, of_graph},
       {trace, direct, of_graph},
       {picture, direct, of_graph},
+      {ranks, executor, by_calls},
+      {ranks, async, by_calls},
+      {ranks, smart, by_calls},
+      {ranks, fusion, by_calls},
+      {ranks, trace, by_calls},
+      {ranks, picture, by_calls},
+      {ranks, graph, by_calls},
+      {ranks, stale, by_calls},
+      {ranks, some_parts, "each rank has a part of a batch"},
+      {ranks, plan, "its arena is that of one process's step"},
+      {ranks, raw, "the tables of ranks have a fixed size here"},
+      {ranks, save, at_ranks},
+      {ranks, load, at_ranks},
+      {ranks, exports, at_ranks},
+      {ranks, synthesize, "nothing is trained"},
       {stale, graph, by_async},
       {stale, executor, by_async},
       {stale, async, "that is its equal of a graph"},
@@ -160,6 +180,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--trace", o.trace, "write when each op ran to this file, for ui.perfetto.dev")
       ->check(output);
   app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz")->check(output);
+  app.add_flag("--ranks", o.ranks,
+               "under mpirun, of dlrm: each process has a part of the tables and trains on its slice of each "
+               "batch, of --batch-size rows; n of them train as one does with n times as many");
   std::vector<std::string> names;
   for (const click_model_runs* model : click_models) names.emplace_back(model->name);
   names.insert(names.end(), history_models.begin(), history_models.end());
@@ -287,7 +310,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     if (!o.models.empty()) return wrong("--predict is not for --model: the file of --load has its name");
     for (const char* const name :
          {"--data", "--test", "--items", "--save", "--json", "--trace", "--graph", "--export", "--test-rows",
-          "--memory-plan", "--synthesize", "--keys", "--admit", "--ttl", "--capacity"}) {
+          "--memory-plan", "--ranks", "--synthesize", "--keys", "--admit", "--ttl", "--capacity"}) {
       if (app.count(name) > 0) return wrong((std::string(name) + " is not for --predict").c_str());
     }
     return std::nullopt;
@@ -309,7 +332,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   if (!o.test.empty() && o.data.empty()) {
     return wrong("--test needs --data");
   }
-  if (o.models.empty()) o.models = {"dlrm", "lr"};
+  if (o.models.empty())
+    o.models = o.ranks ? std::vector<std::string>{"dlrm"} : std::vector<std::string>{"dlrm", "lr"};
   const auto any = [&](std::initializer_list<std::string_view> of) {
     return std::any_of(o.models.begin(), o.models.end(), [&](const std::string& model) {
       return std::find(of.begin(), of.end(), model) != of.end();
@@ -360,6 +384,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return wrong(text);
   }
   if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
+  if (o.ranks && o.models != std::vector<std::string>{"dlrm"})
+    return wrong("--ranks is for --model dlrm alone");
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");
   if (any({"deepfm", "dcn"})) {
     if (o.stale_window > 0)

@@ -50,6 +50,7 @@ struct options {
   bool smart_stage = false;
   bool fusion = false;
   bool memory_plan = false;
+  bool ranks = false;
   std::string trace, graph;
   std::string load, save;
   std::string predict, output;

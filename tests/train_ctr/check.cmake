@@ -1082,6 +1082,8 @@ elseif(CHECK STREQUAL "fusion")
   expect_error(2 "--fusion is not for din and dssm" --rows 100 --model din --fusion)
 elseif(CHECK STREQUAL "pairs")
   include("${CMAKE_CURRENT_LIST_DIR}/pairs.cmake")
+elseif(CHECK STREQUAL "ranks")
+  include("${CMAKE_CURRENT_LIST_DIR}/ranks.cmake")
 elseif(CHECK STREQUAL "keys")
   # Raw keys: the same bits for any number of threads, wherever the graph is cut, and for every way of stepping.
   function(expect_same_bits run)

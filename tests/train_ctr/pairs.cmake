@@ -185,3 +185,15 @@ foreach(model IN ITEMS "dlrm;--width;4;--bottom;8;--top;8" "lr")
   endforeach()
   all_pairs(${run})
 endforeach()
+
+# Over ranks: what works is in ranks.cmake, under mpirun.
+set(base --model dlrm)
+a_switch(ranks "--ranks")
+a_switch(saved "--save;${WORK}/saved")
+a_switch(loaded "--load;${CMAKE_CURRENT_LIST_FILE}")
+a_switch(exported "--export;${WORK}/exported")
+a_switch(synthesized "--synthesize;${WORK}/rows")
+foreach(name IN ITEMS inline pool cost ahead1 ahead3 smart plan save trace graph fusion parts raw evicting stale1 stale3 step_graph saved loaded
+                      exported synthesized)
+  expect_refused(ranks ${name})
+endforeach()

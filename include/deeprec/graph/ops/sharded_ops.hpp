@@ -110,7 +110,7 @@ struct sharded_lookup_op {
     auto& group = tables.group(call.step);
     located.rows.reset();
     located.bags.clear();
-    for (index_t f = 0; f < batches.size(); ++f) located.bags.push_back(batches[f].view());
+    for (const jagged_batch<>& batch : batches) located.bags.push_back(batch.view());
     auto rows = resolve(call.on, group, located.bags, Mode{});
     if (!rows) return rows.fault();
     located.rows.emplace(std::move(rows).value());
