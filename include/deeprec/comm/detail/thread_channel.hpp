@@ -217,7 +217,7 @@ class thread_channel {
     return belongs;
   }
 
-  void copy(const letter& l, int from, exchange& x, flight& f) {
+  void copy(const letter& l, int from, exchange& x, [[maybe_unused]] flight& f) {
     std::span<std::byte>& to = x.from[index(from)];
     if (!x.rooms.empty()) {
 #if DEEPREC_EXCEPTIONS

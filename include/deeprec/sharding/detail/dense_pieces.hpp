@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
