@@ -1,11 +1,12 @@
 // Exchanges between processes.
 //
-//   sharding/exchange       two ranks under MPI, a processor each, 1 KB to 13.6 MB each way. of_plain: the time of
-//                           MPI_Irecv, MPI_Isend and MPI_Waitall of as many bytes over that of an exchange of
-//                           mpi_ranks, whose messages have a header; the least of the sizes
-//   sharding/overlap/net    four hosts, which are network namespaces with links of 200 Mbit, and 246 KB to each
-//                           other one, rows of 16 floats of a batch of Criteo. hidden: of the time of an exchange,
-//                           the share that a timer of the same time hides, when it polls every 50 us
+//   sharding/exchange       two ranks under MPI, a processor each, 1 KB to 13.6 MB each way. of_plain: the
+//                           time of MPI_Irecv, MPI_Isend and MPI_Waitall of as many bytes over that of an
+//                           exchange of mpi_ranks, whose messages have a header; the least of the sizes
+//   sharding/overlap/net    four hosts, which are network namespaces with links of 200 Mbit, and 246 KB to
+//                           each other one, rows of 16 floats of a batch of Criteo. hidden: of the time of an
+//                           exchange, the share that a timer of the same time hides, when it polls every 50
+//                           us
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
