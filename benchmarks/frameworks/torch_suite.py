@@ -12,9 +12,12 @@ bounds the rows of a table, for a look at the answers: the figures are no eviden
 
 import gc
 import itertools
+import json
 import math
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -263,6 +266,31 @@ def measure_dlrm(sides, name):
     return counters_of(figures)
 
 
+def measure_sharded(name, placement):
+    """Two processes, each on a thread: what they do is in sharded_ranks.py."""
+    program = Path(__file__).with_name("sharded_ranks.py")
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        store, result = Path(folder, "store"), Path(folder, "result")
+        commands = [[sys.executable, program, str(rank), store, placement, name, result] for rank in range(2)]
+        ranks = [subprocess.Popen(command, env=environment, stdout=sys.stderr) for command in commands]
+        try:
+            while result_codes := [rank.poll() for rank in ranks]:
+                if None not in result_codes or any(result_codes):
+                    break
+                time.sleep(0.1)
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        if not result.exists():
+            raise Unavailable(f"the processes ended with {result_codes}")
+        counters = json.loads(result.read_text(encoding="utf-8"))
+    if "unavailable" in counters:
+        raise Unavailable(counters["unavailable"])
+    return counters
+
+
 BENCHMARKS = {
     **{
         f"frameworks/torch/forward/d:{width}": lambda sides, name, width=width: measure_forward(sides, name, width)
@@ -274,6 +302,8 @@ BENCHMARKS = {
     "frameworks/torch/sparse_step": lambda sides, name: measure_sparse_step(sides, name, 64),
     "frameworks/torch/int8": lambda sides, name: measure_int8(sides, name, (64, 128)),
     "frameworks/torch/dlrm/batch:2048": measure_dlrm,
+    "frameworks/torch/sharded/rows": lambda _, name: measure_sharded(name, "rows"),
+    "frameworks/torch/sharded/whole": lambda _, name: measure_sharded(name, "whole"),
 }
 
 

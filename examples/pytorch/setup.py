@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+from torch import distributed
+from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here.parent / "packages"))
@@ -17,13 +18,20 @@ building.check_setuptools("deeprec_torch")
 # Without -fopenmp at::parallel_for is a serial loop. The linker exports nothing: ops are found by registration, and
 # no symbol of deeprec, or of a library that another extension has too, can meet another version of itself.
 flags = ["-std=c++20", "-O2", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
+flags += [f"-isystem{folder}" for folder in include_paths()]  # warnings of PyTorch's headers are not ours
 links = ["-fopenmp", f"-Wl,--version-script={here / 'csrc' / 'exports.map'}"]
+
+
+def has_ranks(source):
+    """Tables of many ranks need a PyTorch that has process groups."""
+    return distributed.is_available() or not source.name.startswith("sharded")
+
 
 setup(
     ext_modules=[
         CppExtension(
             "deeprec_torch._ops",
-            sorted(str(source.relative_to(here)) for source in (here / "csrc").glob("*.cpp")),
+            sorted(str(source.relative_to(here)) for source in (here / "csrc").glob("*.cpp") if has_ranks(source)),
             include_dirs=building.folders(here / "build" / "dependencies"),
             depends=building.depends(here / "csrc", here / "build", f"torch {torch.__version__}"),
             extra_compile_args=flags,

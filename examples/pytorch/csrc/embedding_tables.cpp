@@ -1,7 +1,6 @@
 // torch.classes.deeprec.EmbeddingTables, and the ops that look up and step its rows. The ops name the tables
 // by a number, so that a graph that torch.compile traced can hold them.
 #include <ATen/ATen.h>
-#include <c10/util/safe_numerics.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
@@ -17,6 +16,7 @@
 
 #include "dispatch.hpp"
 #include "growing.hpp"
+#include "keyed_batch.hpp"
 #include "live_tables.hpp"
 #include "table.hpp"
 #include "tables.hpp"
@@ -56,7 +56,7 @@ struct embedding_tables : torch::CustomClassHolder {
     std::vector<table_config> configs;
     for (std::size_t t = 0; t < names.size(); ++t) {
       auto grows = growth_of(names[t], growth_integers[t], growth_floats[t]);
-      TORCH_CHECK_VALUE((grows || rows[t] > 0) && widths[t] > 0, "deeprec: table ", names[t],
+      TORCH_CHECK_VALUE((grows || rows[t] >= 0) && widths[t] > 0, "deeprec: table ", names[t],
                         " must have rows and columns (has ", rows[t], ", ", widths[t], ")");
       configs.push_back({names[t], rows[t], widths[t], formats[t], poolings[t], std::move(grows)});
     }
@@ -188,59 +188,13 @@ struct embedding_tables : torch::CustomClassHolder {
 
 // --- CPU -----------------------------------------------------------------------------------------
 
-/// What batch_tensors takes, by its types and shapes: of tensors without values too.
-void check_batch(const Tensor& ids, const Tensor& offsets, const OptionalTensor& weights) {
-  check_dimensions(ids, "values", 1);
-  check_dimensions(offsets, "offsets", 1);
-  check_integers(ids, "values");
-  check_integers(offsets, "offsets");
-  check_weights_of(ids, weights, "weights", "values");
-}
-
-/// Ids, offsets and weights of a batch as contiguous tensors.
-struct batch_tensors {
-  batch_tensors(const Tensor& given_ids, const Tensor& given_offsets, const OptionalTensor& given_weights) {
-    check_on_host(given_ids, "values");
-    check_on_host(given_offsets, "offsets");
-    check_batch(given_ids, given_offsets, given_weights);
-    ids = given_ids.to(at::kLong).contiguous();
-    offsets = given_offsets.to(at::kLong).contiguous();
-    if (given_weights) {
-      check_on_host(*given_weights, "weights");
-      weights = given_weights->to(at::kFloat).contiguous();
-    }
-  }
-  [[nodiscard]] keyed_batch view(const tables& of, std::int64_t bags, std::int64_t keys,
-                                 at::IntArrayRef positions) const {
-    std::int64_t count = 0;
-    TORCH_CHECK_VALUE(
-        bags >= 0 && keys >= 0 && !c10::mul_overflows(keys, bags, &count) && count == offsets.size(0) - 1,
-        "deeprec: offsets must have keys (", keys, ") * bags (", bags,
-        ") + 1 elements, the same number of bags for each key (have ", offsets.size(0), ")");
-    const auto used = positions.empty() ? keys : static_cast<std::int64_t>(positions.size());
-    TORCH_CHECK_VALUE(used == of.features(), "deeprec: the batch must have the collection's ", of.features(),
-                      " features (has ", used, ")");
-    for (const std::int64_t key : positions) {
-      TORCH_CHECK_INDEX(key >= 0 && key < keys, "deeprec: key ", key, " must be one of ", keys);
-    }
-    return {offsets.const_data_ptr<std::int64_t>(),
-            ids.const_data_ptr<std::int64_t>(),
-            weights.defined() ? weights.const_data_ptr<float>() : nullptr,
-            ids.size(0),
-            bags,
-            positions};
-  }
-
-  Tensor ids, offsets, weights;
-};
-
 template <bool inserts>
 Tensor lookup(const Tensor&, const Tensor&, std::int64_t number, std::int64_t, const Tensor& ids,
               const Tensor& offsets, const OptionalTensor& weights, std::int64_t bags, std::int64_t keys,
               at::IntArrayRef positions) {
   const auto all = live_tables::shared().at(number);
   const batch_tensors batch(ids, offsets, weights);
-  const keyed_batch view = batch.view(*all, bags, keys, positions);
+  const keyed_batch view = batch.view(all->features(), bags, keys, positions);
   Tensor out = at::empty({bags, all->total_width()}, at::TensorOptions(at::kFloat));
   if constexpr (inserts) {
     all->lookup_or_insert(view, out);
@@ -257,7 +211,7 @@ void update(const Tensor&, const Tensor& gradient, std::int64_t number, const Te
   check_on_host(gradient, "gradient");
   check_dimensions(gradient, "gradient", 2);
   check_floats(gradient, "gradient");
-  all->update(batch.view(*all, bags, keys, positions), with_rows(gradient.to(at::kFloat)));
+  all->update(batch.view(all->features(), bags, keys, positions), with_rows(gradient.to(at::kFloat)));
 }
 
 // --- Meta: shapes only ---------------------------------------------------------------------------
@@ -378,8 +332,10 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       .def("step", [](const holder& self) { return self->all->options.step; })
       .def("set_step", [](const holder& self, std::int64_t step) { self->all->options.step = step; })
       .def("initialize",
-           [](const holder& self, std::int64_t t, std::int64_t seed, double bound) {
-             self->at(t).initialize(static_cast<std::uint64_t>(seed), static_cast<float>(bound));
+           [](const holder& self, std::int64_t t, std::int64_t seed, double bound, std::int64_t first,
+              std::int64_t distance) {
+             self->at(t).initialize(
+                 {static_cast<std::uint64_t>(seed), static_cast<float>(bound), first, distance});
              self->all->regroup();
            })
       .def("bytes", [](const holder& self, std::int64_t t) { return self->dense_at(t).bytes(self->all); })

@@ -142,10 +142,10 @@ class growing_of final : public growing {
     add_features(group, table_->rows());
   }
 
-  void initialize(std::uint64_t seed, float bound) override {
+  void initialize(const first_values& values) override {
     table_ = make();
-    seed_ = seed;
-    bound_ = bound;
+    seed_ = values.seed;
+    bound_ = values.bound;
   }
   deeprec::status add_to(deeprec::checkpoint_folder& saves) override {
     return saves.add(config_.name, *table_);

@@ -13,6 +13,7 @@
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/growing/growing_options.hpp>
 #include <deeprec/embedding/pooling.hpp>
+#include <deeprec/embedding/tables/dense_table.hpp>
 
 #include "tensors.hpp"
 
@@ -62,6 +63,18 @@ constexpr index_t state_floats_of(index_t width) {
   }
 }
 
+/// The first values of a table: uniform in [-bound, bound), by the number of a row in the whole table.
+struct first_values {
+  std::uint64_t seed = 0;
+  float bound = 0;
+  index_t first = 0;     ///< number of the first row here
+  index_t distance = 1;  ///< to the next one
+
+  void operator()(index_t row, float* values, index_t width) const {
+    deeprec::row_init::uniform{.seed = seed, .bound = bound}(first + row * distance, values, width);
+  }
+};
+
 /// A table whose format is not in its type.
 class table {
  public:
@@ -71,18 +84,18 @@ class table {
   table& operator=(const table&) = delete;
 
   [[nodiscard]] const table_config& config() const { return config_; }
-  /// The first values of rows: uniform in [-bound, bound). A table that grows has no row then.
-  virtual void initialize(std::uint64_t seed, float bound) = 0;
+  /// Sets the first values of rows. A table that grows has no row then.
+  virtual void initialize(const first_values& values) = 0;
 
  protected:
   /// Adds the features of rows to a group.
-  template <class Group, class Source>
-  void add_features(Group& group, const Source& rows) const {
+  template <class Group, class Source, class... Where>
+  void add_features(Group& group, const Source& rows, const Where&... where) const {
     for (const std::int64_t pooling : config_.poolings) {
       if (pooling == 0) {
-        group.add(rows, deeprec::combiner::sum);
+        group.add(rows, deeprec::combiner::sum, where...);
       } else {
-        group.add(rows, deeprec::combiner::mean);
+        group.add(rows, deeprec::combiner::mean, where...);
       }
     }
   }

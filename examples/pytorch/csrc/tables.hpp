@@ -35,25 +35,11 @@
 
 #include "call.hpp"
 #include "growing.hpp"
+#include "keyed_batch.hpp"
 #include "table.hpp"
 #include "tensors.hpp"
 
 namespace deeprec_torch {
-
-/// A batch of all features: feature f has the ids of key positions[f], or of key f where there are none.
-struct keyed_batch {
-  const std::int64_t* offsets;  // (K*B+1)
-  const std::int64_t* ids;      // (N)
-  const float* weights;         // (N), or null
-  index_t id_count;
-  index_t bags;
-  at::IntArrayRef positions;
-
-  [[nodiscard]] deeprec::jagged_view<> feature(std::size_t f) const {
-    const index_t key = positions.empty() ? static_cast<index_t>(f) : positions[f];
-    return {offsets + key * bags, bags, ids, id_count, weights};
-  }
-};
 
 using features_view = std::vector<deeprec::jagged_view<>>;
 
@@ -91,17 +77,19 @@ class dense_of final : public dense {
     state_ = deeprec::dense_table<deeprec::f32_rows>(config_.rows, deeprec::f32_rows(state_floats));
   }
 
-  /// With rows that an optimizer steps, or for lookups only.
-  template <class Optimizer>
-  void add_to(deeprec::feature_group<Optimizer>& group) {
-    if constexpr (state_floats_of<Optimizer>(1) == 0) {
-      add_features(group, rows_.view());
+  /// To a group that steps the rows, or for lookups only; `where`: of a group of many ranks.
+  template <class Group, class... Where>
+  void add_to(Group& group, const Where&... where) {
+    if constexpr (state_floats_of<typename Group::optimizer_type>(1) == 0) {
+      add_features(group, rows_.view(), where...);
     } else {
       const auto state = state_.view();
       add_features(
-          group, deeprec::with_state(rows_.view(), deeprec::matrix_view<float>(
-                                                       static_cast<float*>(static_cast<void*>(state.data())),
-                                                       state.rows(), state.width())));
+          group,
+          deeprec::with_state(
+              rows_.view(), deeprec::matrix_view<float>(static_cast<float*>(static_cast<void*>(state.data())),
+                                                        state.rows(), state.width())),
+          where...);
     }
   }
 
@@ -110,10 +98,9 @@ class dense_of final : public dense {
         rows_.view().data(), {config_.rows, rows_.format().stride_bytes()}, [owner](void*) {},
         at::TensorOptions(at::kByte));
   }
-  void initialize(std::uint64_t seed, float bound) override {
+  void initialize(const first_values& values) override {
     auto executor = threads();
     const auto ctx = call_on(executor);
-    const deeprec::row_init::uniform values{.seed = seed, .bound = bound};
     if constexpr (deeprec::Storage<typename Format::element>) {
       rows_.initialize(ctx, values);
     } else {

@@ -2,6 +2,7 @@
 
     EmbeddingBag          in the place of torch.nn.EmbeddingBag
     EmbeddingCollection   many tables in one call, the optimizer's step in the backward pass; dense, or growing with their keys
+    ShardedEmbeddingCollection   the same, its tables at many processes
     Checkpoints           files of a collection while it trains: full ones and deltas; Follower: a collection that follows them
     KeyMap                numbers in [0, capacity) for any keys
     CriteoDataset         Criteo's click log as tensors, parsed ahead on threads
@@ -36,6 +37,7 @@ from .embedding_collection import (  # noqa: E402
 )
 from .growth import CountingBloom, L2Below, LeastFrequent, LeastRecent, Probabilistic, StepTTL  # noqa: E402
 from .key_map import KeyMap  # noqa: E402
+from .sharded_collection import ShardedEmbeddingCollection  # noqa: E402
 
 __all__ = [
     "SGD",
@@ -57,6 +59,7 @@ __all__ = [
     "Probabilistic",
     "Restored",
     "RowwiseAdagrad",
+    "ShardedEmbeddingCollection",
     "StepTTL",
     "TableConfig",
     "embedding_bag",

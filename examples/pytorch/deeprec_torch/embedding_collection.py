@@ -286,6 +286,9 @@ class EmbeddingCollection(nn.Module):
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
             raise ValueError(f"EmbeddingCollection: names of tables must differ (are {', '.join(names)})")
+        for table in self.tables:
+            if not table.grows and table.num_embeddings < 1:
+                raise ValueError(f"EmbeddingCollection: table {table.name} must have rows and columns (has {table.num_embeddings} rows)")
         if optimizer is not None and type(optimizer) not in _OPTIMIZERS:
             raise ValueError(f"EmbeddingCollection: optimizer must be SGD, Adagrad, RowwiseAdagrad or Adam (is {optimizer!r})")
         self.optimizer = optimizer
@@ -294,8 +297,16 @@ class EmbeddingCollection(nn.Module):
         self._make()
         if seed is None:
             seed = int(torch.randint(2**62, (), device="cpu"))
+        self._initialize(seed)
+
+    def _initialize(self, seed: int):
         for number, table in enumerate(self.tables):
-            self._tables.initialize(number, seed + number, table.first_bound)
+            numbers = self.part(table.name)
+            self._tables.initialize(number, seed + number, table.first_bound, numbers.start, numbers.step)
+
+    def part(self, name: str) -> range:
+        """The numbers of the rows that the collection holds of a table that does not grow: all of them."""
+        return range(self.tables[self._number_of(name)].num_embeddings or 0)
 
     def _make(self):
         if self.optimizer is not None:
@@ -307,7 +318,7 @@ class EmbeddingCollection(nn.Module):
         self._tables = torch.classes.deeprec.EmbeddingTables(
             _OPTIMIZERS.get(type(self.optimizer), ""),
             [t.name for t in self.tables],
-            [t.num_embeddings or 0 for t in self.tables],
+            [len(self.part(t.name)) for t in self.tables],
             [t.embedding_dim for t in self.tables],
             [t.format for t in self.tables],
             [[_POOLINGS[t.pooling]] * len(t.feature_names) for t in self.tables],
@@ -355,6 +366,13 @@ class EmbeddingCollection(nn.Module):
 
     def forward(self, features) -> Tensor:
         """features: a KeyedJaggedTensor, of this module or torchrec's, with the collection's features among its keys."""
+        trains, batch = self._checked(features)
+        return (_lookup_or_insert if trains and self._grows else _lookup)(
+            self._hook if trains else self._hook.detach(), self._rows_written, self._number, self._width, *batch
+        )
+
+    def _checked(self, features) -> tuple[bool, tuple]:
+        """Whether a lookup trains, and its batch: values, offsets, weights, bags, number of keys, positions of the features."""
         values, offsets, keys = features.values(), features.offsets(), features.keys()
         _refuse_tracers(values)
         if not values.device == offsets.device == self._hook.device:
@@ -370,18 +388,8 @@ class EmbeddingCollection(nn.Module):
                 _expect_left(self._hook)
         if self._grows:
             values = as_signed(values)
-        return (_lookup_or_insert if trains and self._grows else _lookup)(
-            self._hook if trains else self._hook.detach(),
-            self._rows_written,
-            self._number,
-            self._width,
-            values,
-            offsets,
-            features.weights_or_none(),
-            features.stride(),
-            len(keys),
-            self._positions_of(keys),
-        )
+        weights = features.weights_or_none()
+        return trains, (values, offsets, weights, features.stride(), len(keys), self._positions_of(keys))
 
     def _expect_one_process(self):
         if not self.process_local and distributed.is_available() and distributed.is_initialized():

@@ -6,8 +6,8 @@
 //   status s = complete(comm, x, within(30s));
 //
 // Any backend that has all_to_all of host memory: gloo, MPI, UCC; not NCCL. The group must be used for
-// nothing else (torch.distributed.new_group makes one): its calls meet by their order. Its own limit, which
-// is that of every call (`timeout` of new_group), should be longer than those of exchanges.
+// nothing else (torch.distributed.new_group makes one): its calls meet by their order. Its own limit, that of
+// every call (`timeout` of new_group), should be longer than those of exchanges.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
