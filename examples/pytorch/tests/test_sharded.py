@@ -39,7 +39,7 @@ def test_the_program_of_the_docs(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(page.split("```python\n")[1].split("```")[0])
     printed = textwrap.dedent(page.split("```")[2].split("\n|")[0]).strip()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "0"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([*launcher, program], env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
