@@ -30,6 +30,11 @@
 
 namespace deeprec_test {
 
+inline void copy_row(const table_type& from, index_t a, const table_type& to, index_t b) {
+  std::memcpy(const_cast<std::byte*>(to.view().row(b)), from.view().row(a),
+              static_cast<std::size_t>(from.view().format().stride_bytes()));
+}
+
 /// The first step at a rank that goes wrong.
 enum class loop_fault { none, id, no_batch, compute, stop, throws };
 
