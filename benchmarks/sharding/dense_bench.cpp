@@ -3,6 +3,8 @@
 //   sharding/dense/n2        two ranks under MPI, a processor each. speedup: over dense_step, whose buckets
 //                            are as large as the link wants, the time of an MPI_Allreduce for each tensor
 //                            (each) or of all of them in one buffer (joined), and a step of all parameters
+//   sharding/dense/net       four hosts with links of 200 Mbit, 2 MB in four tensors. over_engine: the time
+//                            of dense_step over that of an MPI_Allreduce of all and a step of all parameters
 //   sharding/dense/bytes     4 ranks that are threads, counted: bytes that a rank sends over those of a ring,
 //                            2 (n - 1) / n of the parameters (over_ring), and how many times fewer messages
 //                            than a ring for each tensor sends (fewer_messages)
@@ -42,7 +44,7 @@ void dense_n2(benchmark::State& state) {
   for (const std::size_t bytes : sizes()) words += " " + std::to_string(bytes);
   for (auto _ : state) {
     deeprec_bench::figures f("sharding/dense/n2");
-    deeprec_bench::rank_processes ranks(2, "dense" + words);
+    deeprec_bench::rank_processes ranks(2, "dense 16" + words);
     std::vector<double> seconds;
     f.sample([&] {
       if (!ranks.round(seconds)) return;
@@ -57,6 +59,23 @@ void dense_n2(benchmark::State& state) {
   }
 }
 BENCHMARK(dense_n2)->Name("sharding/dense/n2")->Iterations(1)->UseManualTime();
+
+void dense_net(benchmark::State& state) {
+  for (auto _ : state) {
+    deeprec_bench::figures f("sharding/dense/net");
+    deeprec_bench::rank_processes ranks(4, "dense 1 524288 524288 524288 524288", "200mbit");
+    std::vector<double> seconds;
+    f.sample([&] {
+      if (!ranks.round(seconds)) return;
+      f.add("over_engine", seconds[2] / seconds[1]);
+      f.note("ms", seconds[2] * 1e3);
+      f.note("engine_ms", seconds[1] * 1e3);
+    });
+    if (!ranks.problem().empty()) return state.SkipWithError(ranks.problem().c_str());
+    f.report(state);
+  }
+}
+BENCHMARK(dense_net)->Name("sharding/dense/net")->Iterations(1)->UseManualTime();
 
 /// A communicator that counts what its rank sends.
 class counted_rank {

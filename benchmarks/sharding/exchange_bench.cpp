@@ -7,6 +7,9 @@
 //                           each other one, rows of 16 floats of a batch of Criteo. hidden: of the time of an
 //                           exchange, the share that a timer of the same time hides, when it polls every 50
 //                           us
+//   sharding/stale/net      the same hosts: training steps of Criteo's tables, batches of 512 at each host,
+//                           rows of 16 floats, where computing, a timer, takes as long as all messages. w2,
+//                           w4: steps a second under windows of 2 and 4 over those of synchronous steps
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -64,5 +67,23 @@ void overlap(benchmark::State& state) {
   }
 }
 BENCHMARK(overlap)->Name("sharding/overlap/net")->Iterations(1)->UseManualTime();
+
+void stale(benchmark::State& state) {
+  for (auto _ : state) {
+    figures f("sharding/stale/net");
+    rank_processes ranks(4, "windows", "200mbit");
+    std::vector<double> seconds;
+    f.sample([&] {
+      if (!ranks.round(seconds)) return;
+      f.add("w2", seconds[0] / seconds[1]);
+      f.add("w4", seconds[0] / seconds[2]);
+      f.note("computes_ms", seconds[3] * 1e3);
+      f.note("w1_ms", seconds[0] * 1e3);
+    });
+    if (!ranks.problem().empty()) return state.SkipWithError(ranks.problem().c_str());
+    f.report(state);
+  }
+}
+BENCHMARK(stale)->Name("sharding/stale/net")->Iterations(1)->UseManualTime();
 
 }  // namespace

@@ -17,13 +17,9 @@
 
 namespace deeprec_bench {
 
-namespace {
-
 using namespace deeprec;
 
-}  // namespace
-
-void rounds_of_dense_steps(const std::vector<std::size_t>& bytes) {
+void rounds_of_dense_steps(int times, const std::vector<std::size_t>& bytes) {
   mpi_ranks comm = mpi_ranks::over(MPI_COMM_WORLD, {.calls = mpi_calls::one_thread}).or_throw();
   const int rank = comm.rank();
   inline_executor here;
@@ -54,10 +50,10 @@ void rounds_of_dense_steps(const std::vector<std::size_t>& bytes) {
   require_everywhere(right, "dense parameters");
   for (int round = 0; another_round(); ++round) {
     std::vector<double> took(4, 0);
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < times; ++k) {
       for (int w = 0; w < 4; ++w) {
         const int way = (k + round) % 2 == 0 ? w : 3 - w;
-        took[static_cast<std::size_t>(way)] += seconds_together([&] { run(way); }) / 16;
+        took[static_cast<std::size_t>(way)] += seconds_together([&] { run(way); }) / times;
       }
     }
     took.push_back(static_cast<double>(in_order.buckets()));

@@ -13,8 +13,11 @@ void rounds_of_steps(long width, long most_rows, bool trains);
 /// seconds in three messages.
 void rounds_of_ways(const std::string& other, long batch, long width);
 /// Rounds of steps of dense tensors: seconds by an all-reduce for each and for all in one buffer, seconds of
-/// dense_step in order and by the engine, and the number of its buckets.
-void rounds_of_dense_steps(const std::vector<std::size_t>& bytes);
+/// dense_step in order and by the engine, `times` steps each, and the number of its buckets.
+void rounds_of_dense_steps(int times, const std::vector<std::size_t>& bytes);
+/// Rounds of training loops whose computing takes as long as their messages: seconds a step under windows of
+/// 1, 2 and 4, and those of computing.
+void rounds_of_windows();
 /// Rounds of exchanges of some sizes: for each seconds by plain MPI, seconds by mpi_ranks.
 void rounds_of_exchanges(const std::vector<std::size_t>& sizes);
 /// Rounds of one exchange: seconds by itself, seconds beside a timer that polls, and what the timer takes.

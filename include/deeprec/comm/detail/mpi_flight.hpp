@@ -99,13 +99,14 @@ class mpi_flight {
       if (r == at.rank || peer_of(r).done) continue;
       if (const status s = progress_from(at, r); !s) return s;
     }
+    if (arrived_ < at.size - 1) return {};  // what is sent goes on meanwhile
     int sent = 1;
     if (!sends_.empty()) {
       const status s = mpi_checked(
           MPI_Testall(static_cast<int>(sends_.size()), sends_.data(), &sent, MPI_STATUSES_IGNORE));
       if (!s) return s;
     }
-    if (sent != 0 && arrived_ == at.size - 1) {
+    if (sent != 0) {
       of_->outcome = of_->agreed.ok() ? local_ : of_->agreed;
       of_ = nullptr;
     }
