@@ -48,17 +48,15 @@ void group_embedding(benchmark::State& state) { run(state, "group_embedding", "w
 BENCHMARK(model_parallel)
     ->Name("sharding/model_parallel")
     ->ArgName("n")
-    ->Arg(1)
-    ->Arg(2)
-    ->Arg(4)
+    ->RangeMultiplier(2)
+    ->Range(1, 4)
     ->Iterations(1)
     ->UseManualTime();
 BENCHMARK(group_embedding)
     ->Name("sharding/group_embedding")
     ->ArgName("n")
-    ->Arg(1)
-    ->Arg(2)
-    ->Arg(4)
+    ->RangeMultiplier(2)
+    ->Range(1, 4)
     ->Iterations(1)
     ->UseManualTime();
 

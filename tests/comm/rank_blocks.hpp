@@ -1,11 +1,14 @@
 // What ranks send each other in tests: every byte of a message follows from its two ranks and its step.
 #pragma once
 
+#include <deeprec/comm/communicator.hpp>
+#include <deeprec/comm/exchange.hpp>
 #include <deeprec/comm/message_header.hpp>
 #include <deeprec/comm/message_room.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/hash.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory_resource>
@@ -57,6 +60,31 @@ inline bool right(const blocks_of_rank& b, int me, deeprec::index_t step) {
     }
   }
   return true;
+}
+
+/// An exchange of messages whose sizes the receiver does not know.
+inline deeprec::exchange exchange_of(blocks_of_rank& b, deeprec::message_kind kind, deeprec::index_t step) {
+  return {.kind = kind, .step = step, .to = b.to, .from = b.from, .rooms = b.in};
+}
+/// Trades the messages of a step twice, sizes not known and known. Whether all came whole, the second time to
+/// the places that were given.
+template <class Comm>
+bool trades_whole(Comm& comm, blocks_of_rank& b, deeprec::index_t step, const deeprec::wait_limit& limit) {
+  const int me = comm.rank();
+  fill(b, me, step);
+  deeprec::exchange x = exchange_of(b, deeprec::message_kind::ids, step);
+  if (!complete(comm, x, limit).ok() || !right(b, me, step)) return false;
+  std::vector<std::byte*> places;
+  for (int r = 0; r < comm.size(); ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    b.from[i] = r == me ? b.to[i] : b.in[i].make(size_of(r, me, step));
+    if (r != me) std::fill(b.from[i].begin(), b.from[i].end(), std::byte{0});
+    places.push_back(b.from[i].data());
+  }
+  deeprec::exchange y{.kind = deeprec::message_kind::rows, .step = step, .to = b.to, .from = b.from};
+  bool fine = complete(comm, y, limit).ok() && right(b, me, step);
+  for (std::size_t i = 0; i < places.size(); ++i) fine = fine && b.from[i].data() == places[i];
+  return fine;
 }
 
 }  // namespace deeprec_test

@@ -60,7 +60,7 @@ struct rank_graph {
   }
   void make_graph() {
     const auto rows = graph.variable("tables", tables);
-    const auto lookups = graph.variable("lookups", asks), updates = graph.variable("updates", tells);
+    const auto lookups = graph.variable("lookups", front), updates = graph.variable("updates", back);
     const auto read =
         graph.source<index_t>("read", [this](index_t& t) { return (t = next) < end && (++next, true); });
     std::vector<value<jagged_batch<>>> bags;
@@ -117,7 +117,7 @@ struct rank_graph {
   int me;
   std::vector<table_type> parts;
   tables_type tables;
-  message_channel asks, tells;
+  message_channel front, back;
   step_graph graph;
   index_t next = 0, end = 0, bad_step = -1;
   bool fine = true;  // what was looked up; written by one op, in order

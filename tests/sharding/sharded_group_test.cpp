@@ -296,6 +296,32 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("sharded_group: replicated tables that only are read send no ids") {
+  std::vector<std::uint64_t> bytes(2);
+  std::vector<char> same(2);
+  on_ranks(2, {}, [&](thread_rank<> comm) {
+    const auto i = static_cast<std::size_t>(comm.rank());
+    const table_type t = make_table(10, 4, 0, 1);
+    sharded_group<lookups_only, thread_rank<>> group(comm);
+    group.add(t.view(), combiner::sum, placement::replicated{10});
+    const auto sent = [&](index_t count) {  // of a batch of one bag
+      const std::vector<std::int64_t> offsets{0, count}, ids{7, 3, 7, 1, 0, 9};
+      const std::vector<bags_type> bags{bags_type(offsets.data(), 1, ids.data(), count)};
+      std::vector<float> out(4), expected(4);
+      const inline_executor here;
+      const std::uint64_t before = group.traffic().bytes;
+      const auto rows = resolve(here, group, bags).or_throw();
+      lookup(here, rows, matrix_view<float>(out.data(), 1, 4)).or_throw();
+      lookup(here, t.view(), bags[0], combiner::sum, matrix_view<float>(expected.data(), 1, 4)).or_throw();
+      same[i] = out == expected;
+      return group.traffic().bytes - before;
+    };
+    bytes[i] = sent(6) - sent(0);
+  });
+  CHECK(bytes == std::vector<std::uint64_t>(2, 0));
+  CHECK(same == std::vector<char>(2, 1));
+}
+
 TEST_CASE("sharded_group: what a rank has wrong is named: parts, batches, outputs, gradients, offsets") {
   std::vector<std::string> words(2);
   on_ranks(2, {}, [&](thread_rank<> comm) {

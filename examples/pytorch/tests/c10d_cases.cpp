@@ -37,9 +37,11 @@ std::uint64_t deeprec_test::seed() { return 1; }  // the same at all ranks
 using namespace deeprec;
 using namespace std::chrono_literals;
 using deeprec_test::blocks_of_rank;
+using deeprec_test::exchange_of;
 using deeprec_test::fill;
 using deeprec_test::right;
 using deeprec_test::size_of;
+using deeprec_test::trades_whole;
 
 namespace {
 
@@ -49,9 +51,6 @@ wait_limit soon() { return within(60s); }
 void meet() { world->barrier()->wait(); }
 c10d_ranks ranks_of(const c10::intrusive_ptr<c10d::ProcessGroup>& of = group) {
   return c10d_ranks(c10d_link::over(of).or_throw());
-}
-exchange exchange_of(blocks_of_rank& b, message_kind kind, index_t step) {
-  return {.kind = kind, .step = step, .to = b.to, .from = b.from, .rooms = b.in};
 }
 
 // Each process has the failures of its own.
@@ -76,25 +75,8 @@ TORCH_LIBRARY(deeprec_test, m) {
 
 TEST_CASE("whole") {
   c10d_ranks comm = ranks_of();
-  const int n = comm.size(), me = comm.rank();
-  blocks_of_rank b(n);
-  for (index_t t = 0; t < 40; ++t) {
-    fill(b, me, t);
-    exchange x = exchange_of(b, message_kind::ids, t);
-    REQUIRE(complete(comm, x, soon()).ok());
-    CHECK(right(b, me, t));
-    std::vector<std::byte*> places;
-    for (int r = 0; r < n; ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      b.from[i] = r == me ? b.to[i] : b.in[i].make(size_of(r, me, t));
-      if (r != me) std::fill(b.from[i].begin(), b.from[i].end(), std::byte{0});
-      places.push_back(b.from[i].data());
-    }
-    exchange y{.kind = message_kind::rows, .step = t, .to = b.to, .from = b.from};
-    REQUIRE(complete(comm, y, soon()).ok());
-    CHECK(right(b, me, t));
-    for (std::size_t i = 0; i < places.size(); ++i) CHECK(b.from[i].data() == places[i]);
-  }
+  blocks_of_rank b(comm.size());
+  for (index_t t = 0; t < 40; ++t) CHECK(trades_whole(comm, b, t, soon()));
 }
 
 TEST_CASE("empty and long") {

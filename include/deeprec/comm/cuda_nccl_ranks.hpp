@@ -20,7 +20,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <span>
 #include <utility>
 
@@ -90,7 +89,7 @@ class cuda_nccl_ranks {
   [[nodiscard]] queue_result wait(exchange& x, const wait_limit& limit = {}) {
     return detail::wait_by_polling([&] { return poll(x); }, limit);
   }
-  /// NCCL does not tell whose messages are missing: where any is, all other ranks.
+  /// NCCL does not report whose messages are missing: where any is, all other ranks.
   [[nodiscard]] rank_list awaited(const exchange& x) const {
     rank_list list;
     for (int r = 0; r < size() && state_->flights[x.number % depth].of() == &x; ++r) {
@@ -98,8 +97,8 @@ class cuda_nccl_ranks {
     }
     return list;
   }
-  /// Ends the NCCL communicator (ncclCommAbort), and what of it runs on the stream. The others are told by
-  /// NCCL where it can tell them, else by their limits.
+  /// Ends the NCCL communicator (ncclCommAbort), and what of it runs on the stream. NCCL notifies
+  /// the other ranks where it can; else their limits end them.
   void abandon(const status& why) {
     const detail::device_scope here(state_->device);
     if (state_->end.ok()) {

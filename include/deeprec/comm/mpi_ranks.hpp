@@ -130,7 +130,8 @@ class mpi_ranks {
     }
   }
 
-  /// MPI's own: the order in which ranks are added is its choice. A time-out names no rank.
+  /// MPI's own: the order in which ranks are added is its choice. A time-out names no rank, and MPI may write
+  /// the values still, as blocks after abandon().
   [[nodiscard]] status sum(std::span<float> values, const wait_limit& limit = {}) {
     const auto most = static_cast<std::size_t>(at_.options.most_bytes) / sizeof(float);
     while (!values.empty()) {

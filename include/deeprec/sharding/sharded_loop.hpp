@@ -164,7 +164,7 @@ class sharded_loop {
     detail::growing_block pooled, gradient;
     std::optional<sharded_rows<group_type>> located;
   };
-  /// What a rank says before each step.
+  /// What a rank sends before each step.
   struct going_on {
     int has_batch, knows_fault;
   };

@@ -26,6 +26,7 @@ using deeprec_test::blocks_of_rank;
 using deeprec_test::fill;
 using deeprec_test::right;
 using deeprec_test::size_of;
+using deeprec_test::trades_whole;
 
 namespace {
 
@@ -50,26 +51,8 @@ mpi_ranks world(index_t most_bytes = index_t{1} << 30) {
 TEST_CASE("mpi_ranks: each message arrives whole at its rank, whatever its size, also in pieces") {
   for (const index_t most : {index_t{64}, index_t{65}, index_t{1000}, index_t{1} << 30}) {
     mpi_ranks comm = world(most);
-    const int n = comm.size(), me = comm.rank();
-    blocks_of_rank b(n);
-    for (index_t t = 0; t < 40; ++t) {
-      fill(b, me, t);
-      exchange x{.kind = message_kind::ids, .step = t, .to = b.to, .from = b.from, .rooms = b.in};
-      REQUIRE(complete(comm, x, soon()).ok());
-      CHECK(right(b, me, t));
-      if (t % 2 == 0) continue;
-      std::vector<std::byte*> places;
-      for (int r = 0; r < n; ++r) {
-        const auto i = static_cast<std::size_t>(r);
-        b.from[i] = r == me ? b.to[i] : b.in[i].make(size_of(r, me, t));
-        if (r != me) std::fill(b.from[i].begin(), b.from[i].end(), std::byte{0});
-        places.push_back(b.from[i].data());
-      }
-      exchange y{.kind = message_kind::rows, .step = t, .to = b.to, .from = b.from};
-      REQUIRE(complete(comm, y, soon()).ok());
-      CHECK(right(b, me, t));
-      for (std::size_t i = 0; i < places.size(); ++i) CHECK(b.from[i].data() == places[i]);
-    }
+    blocks_of_rank b(comm.size());
+    for (index_t t = 0; t < 40; ++t) CHECK(trades_whole(comm, b, t, soon()));
   }
 }
 

@@ -4,10 +4,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <new>
+#include <span>
 #include <thread>
 
 #include <deeprec/comm/exchange.hpp>
 #include <deeprec/comm/message_header.hpp>
+#include <deeprec/comm/message_room.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
@@ -100,6 +103,7 @@ inline status check_header(const message_header& h, int sender, std::uint32_t ge
     place.must_be = generation;
     return {errc::invalid_value, "exchange: a message must be of this generation of the job", place};
   }
+  if (h.bytes < 0) return {errc::invalid_value, "exchange: a payload must have at least 0 bytes", place};
   if (h.kind == x.kind && h.step == x.step) return {};
   x.mismatch = {sender, h.kind, h.step};
   if (h.kind == x.kind) {
@@ -108,6 +112,22 @@ inline status check_header(const message_header& h, int sender, std::uint32_t ge
     return {errc::invalid_value, "exchange: all ranks must be at one step", place};
   }
   return {errc::invalid_value, "exchange: all ranks must be at messages of one kind", place};
+}
+
+/// The block of a message whose size its receiver did not know; empty where there is no memory for it.
+inline std::span<std::byte> make_block(exchange& x, int sender, index_t payload_bytes) {
+  std::span<std::byte>& block = x.from[static_cast<std::size_t>(sender)];
+  message_room& room = x.rooms[static_cast<std::size_t>(sender)];
+  block = {};
+#if DEEPREC_EXCEPTIONS
+  try {
+    block = room.make(payload_bytes);
+  } catch (const std::bad_alloc&) {
+  }
+#else
+  block = room.make(payload_bytes);
+#endif
+  return block;
 }
 
 /// The size of a message whose receiver knows it.

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,7 +18,6 @@
 #include <deeprec/comm/detail/exchange_checks.hpp>
 #include <deeprec/comm/exchange.hpp>
 #include <deeprec/comm/message_header.hpp>
-#include <deeprec/comm/message_room.hpp>
 #include <deeprec/comm/mpi_options.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
@@ -240,19 +238,12 @@ class mpi_flight {
   }
   // A room for a block, or none where there is no memory.
   std::span<std::byte> make_room(index_t block_bytes, int r) {
-    message_room& room = of_->rooms[static_cast<std::size_t>(r)];
-    const index_t payload = block_bytes - index_t{sizeof(message_header)};
-#if DEEPREC_EXCEPTIONS
-    try {
-      return block_from(r) = room.make(payload);
-    } catch (const std::bad_alloc&) {
+    const std::span<std::byte> block = make_block(*of_, r, block_bytes - index_t{sizeof(message_header)});
+    if (block.empty()) {
       local_ = no_memory_for(r);
       peer_of(r).dropped = true;
-      return block_from(r) = {};
     }
-#else
-    return block_from(r) = room.make(payload);
-#endif
+    return block;
   }
   // A message, or a piece of one, has come.
   status take(const mpi_place& at, int r, const MPI_Status& what) {

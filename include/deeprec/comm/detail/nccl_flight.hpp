@@ -8,14 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <span>
 #include <thread>
 
 #include <deeprec/comm/detail/exchange_checks.hpp>
 #include <deeprec/comm/exchange.hpp>
 #include <deeprec/comm/message_header.hpp>
-#include <deeprec/comm/message_room.hpp>
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
@@ -188,23 +186,11 @@ class nccl_flight {
         agree(x, r, h.fault(r), agreed_by_);
       } else if (x.rooms.empty()) {
         if (const status s = check_bytes(h, r, x.from[index(r)].size()); !s) return s;
-      } else if (!make_room(x, r, h.bytes)) {
+      } else if (make_block(x, r, h.bytes).empty()) {
         return no_memory_for(r);
       }
     }
     return {};
-  }
-  static bool make_room(exchange& x, int r, index_t payload) {
-#if DEEPREC_EXCEPTIONS
-    try {
-      x.from[index(r)] = x.rooms[index(r)].make(payload);
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
-#else
-    x.from[index(r)] = x.rooms[index(r)].make(payload);
-#endif
-    return true;
   }
   status send_payloads(const nccl_place& at) noexcept {
     const exchange& x = *of_;

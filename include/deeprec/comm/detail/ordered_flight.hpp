@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <vector>
 
@@ -153,11 +152,6 @@ class ordered_flight {
       if (is_farewell(h)) return abandoned_by(r);
       if (const status s = check_header(h, r, generation, *of_); !s) return s;
       if (h.code != 0) agree(*of_, r, h.fault(r), agreed_by_);
-      if (h.bytes < 0) {
-        fault_place place{};
-        place.rank = r;
-        return {errc::invalid_value, "exchange: a payload must have at least 0 bytes", place};
-      }
       if (of_->rooms.empty() && later_.ok()) later_ = check_bytes(h, r, of_->from[index(r)].size());
     }
     if (!of_->fault.ok()) agree(*of_, link.rank(), own_fault(*of_, link.rank()), agreed_by_);
@@ -188,20 +182,11 @@ class ordered_flight {
 
   void deliver(Link& link, int r) {
     const message_header& h = headers_[index(r)];
-    std::span<std::byte>& to = of_->from[index(r)];
-    if (!of_->rooms.empty()) {
-      to = {};
-#if DEEPREC_EXCEPTIONS
-      try {
-        to = of_->rooms[index(r)].make(h.bytes);
-      } catch (const std::bad_alloc&) {
-        local_ = no_memory_for(r);
-        return;
-      }
-#else
-      to = of_->rooms[index(r)].make(h.bytes);
-#endif
+    if (!of_->rooms.empty() && make_block(*of_, r, h.bytes).empty()) {
+      local_ = no_memory_for(r);
+      return;
     }
+    const std::span<std::byte> to = of_->from[index(r)];
     index_t at = header_bytes;
     for (int before = 0; before < r; ++before) at += from_bytes_[index(before)];
     put_message_header(to, h);

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory_resource>
-#include <new>
 #include <span>
 #include <vector>
 
@@ -217,20 +216,12 @@ class thread_channel {
     return belongs;
   }
 
-  void copy(const letter& l, int from, exchange& x, [[maybe_unused]] flight& f) {
-    std::span<std::byte>& to = x.from[index(from)];
-    if (!x.rooms.empty()) {
-#if DEEPREC_EXCEPTIONS
-      try {
-        to = x.rooms[index(from)].make(l.header.bytes);
-      } catch (const std::bad_alloc&) {
-        f.local = no_memory_for(from);
-        return;
-      }
-#else
-      to = x.rooms[index(from)].make(l.header.bytes);
-#endif
+  void copy(const letter& l, int from, exchange& x, flight& f) {
+    if (!x.rooms.empty() && make_block(x, from, l.header.bytes).empty()) {
+      f.local = no_memory_for(from);
+      return;
     }
+    const std::span<std::byte> to = x.from[index(from)];
     put_message_header(to, l.header);
     Copy::copy(to.data() + sizeof(message_header), l.payload, l.header.bytes);
   }

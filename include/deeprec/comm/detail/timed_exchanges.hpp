@@ -21,7 +21,6 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-/// The shortest of some exchanges, at the rank where that took longest.
 /// The blocks of exchanges that are timed.
 struct timed_blocks {
   timed_blocks(int ranks, std::pmr::memory_resource* memory)

@@ -1,10 +1,10 @@
 // Tables of many ranks in a step graph: a lookup of all features, and the update.
 //
 //   auto tables = g.variable("tables", my_tables);              sharded_tables
-//   auto asks = g.variable("asks", my_asks), tells = g.variable("tells", my_tells);       message_channels
-//   auto [pooled, rows] = g.add("lookup", sharded_lookup_op<T>{}, bags, g.read(tables), g.write(asks));
+//   auto front = g.variable("front", first), back = g.variable("back", second);           message_channels
+//   auto [pooled, rows] = g.add("lookup", sharded_lookup_op<T>{}, bags, g.read(tables), g.write(front));
 //   ...
-//   g.add("update", sharded_update_op<T>{optimizer}, bags, rows, gradient, g.write(tables), g.write(tells));
+//   g.add("update", sharded_update_op<T>{optimizer}, bags, rows, gradient, g.write(tables), g.write(back));
 //
 //   async_embedding(g, {.window = W, .kinds = {"sharded_lookup"}})
 //

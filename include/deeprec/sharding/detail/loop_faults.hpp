@@ -3,8 +3,8 @@
 //   own         of this rank alone: the others hear of it with the next step's agreement
 //   of a verb   all ranks know it, of the same step
 //
-// All ranks must call the same verbs, whenever each hears of a fault. So a rule says which, by numbers of
-// steps that are the same at all ranks:
+// All ranks must call the same verbs, whenever each learns of a fault. Numbers of steps, which are the same
+// at all ranks, determine which:
 //
 //   steps begin     until an agreement in which a rank knows a fault
 //   lookups         of all steps that began: they may fail

@@ -49,7 +49,7 @@ struct sharded_access {
   static index_t bags_of_all(const Group& group) noexcept {
     return group.step_->bags_of_all();
   }
-  /// An exchange of the step's blocks. Ok: all ranks go on; `group.pending_` is what this one tells then.
+  /// An exchange of the step's blocks. Ok: all ranks go on, and this one sends `group.pending_` next.
   template <class Group>
   static status trade(Group& group, message_kind kind, status fault) {
     auto& b = group.step_->buffers();
@@ -211,7 +211,7 @@ struct sharded_access {
     if (!all.empty() && all.data_handle() == nullptr) return {errc::shape_mismatch, words};
     return {};
   }
-  // What update says of the tables, before anything is sent: a step of no rows.
+  // The fault of an update of these tables, before anything is sent: of a step of no rows.
   template <class Context, class Group>
   static status check_update(const Context& ctx, Group& group,
                              const typename Group::optimizer_type& optimizer) {

@@ -234,7 +234,8 @@ class sharded_step {
 
   template <class Context>
   status split(const Context& ctx, const place_type& p, const Bags& bags, slot_parts& parts) {
-    const std::span<const std::int64_t> ids(bags.ids(), index(bags.end_position()));
+    const bool asks = !p.is_replicated() || p.sum != nullptr;  // copies that only are read need no rank
+    const std::span<const std::int64_t> ids(bags.ids(), asks ? index(bags.end_position()) : 0);
     if (p.how == placed::by_slot && bags.weights() != nullptr) {  // those of tables were checked with the ids
       for (std::size_t k = 0; k < ids.size(); ++k) {
         if (std::isnan(bags.weights()[k]))
