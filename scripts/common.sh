@@ -19,7 +19,7 @@ say() { printf '== %s\n' "$*"; }
 install_packages() {
   local wanted=(cmake g++ ninja-build ccache libeigen3-dev libxsimd-dev libdnnl-dev
     libbenchmark-dev doctest-dev nlohmann-json3-dev libcli11-dev libtbb-dev libdlpack-dev relacy-dev
-    zlib1g-dev libzstd-dev libfarmhash-dev libopenmpi-dev openmpi-bin "$@")
+    zlib1g-dev libzstd-dev libfarmhash-dev libopenmpi-dev openmpi-bin iproute2 "$@")
   local missing=() package as_root=()
   command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || return 0
   local present
