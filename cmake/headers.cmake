@@ -576,8 +576,10 @@ set(DEEPREC_HEADERS
     include/deeprec/sharding/detail/feature_place.hpp
     include/deeprec/sharding/detail/loop_faults.hpp
     include/deeprec/sharding/detail/ordered_dense.hpp
+    include/deeprec/sharding/detail/received_batches.hpp
     include/deeprec/sharding/detail/received_rows.hpp
     include/deeprec/sharding/detail/request_reader.hpp
+    include/deeprec/sharding/detail/request_writer.hpp
     include/deeprec/sharding/detail/sharded_access.hpp
     include/deeprec/sharding/detail/sharded_step.hpp
     include/deeprec/sharding/detail/step_buffers.hpp
@@ -586,6 +588,7 @@ set(DEEPREC_HEADERS
     include/deeprec/sharding/placement.hpp
     include/deeprec/sharding/sharded_group.hpp
     include/deeprec/sharding/sharded_loop.hpp
+    include/deeprec/sharding/sharded_options.hpp
     include/deeprec/sharding/sharded_rows.hpp
     include/deeprec/sharding/sharded_verbs.hpp
     include/deeprec/simd/begin_avx2.hpp

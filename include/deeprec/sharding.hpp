@@ -6,5 +6,6 @@
 #include <deeprec/sharding/placement.hpp>
 #include <deeprec/sharding/sharded_group.hpp>
 #include <deeprec/sharding/sharded_loop.hpp>
+#include <deeprec/sharding/sharded_options.hpp>
 #include <deeprec/sharding/sharded_rows.hpp>
 #include <deeprec/sharding/sharded_verbs.hpp>

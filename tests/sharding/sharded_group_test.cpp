@@ -13,6 +13,7 @@
 #include <deeprec/optim/optimizers.hpp>
 #include <deeprec/sharding/placement.hpp>
 #include <deeprec/sharding/sharded_group.hpp>
+#include <deeprec/sharding/sharded_options.hpp>
 #include <deeprec/sharding/sharded_verbs.hpp>
 
 #include <doctest/doctest.h>
@@ -26,6 +27,7 @@
 #include <memory_resource>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,6 +83,87 @@ TEST_CASE("sharded_group: sums in order have the bits of one process on the batc
   large.sums = row_sums::in_order;
   CHECK(same(std::move(large)));
 }
+TEST_CASE("sharded_group: owners that pool send sums of bags, and step as sums in order do") {
+  std::mt19937_64 random(deeprec_test::seed() + 2);
+  for (int n = 1; n <= 8; ++n) {
+    CAPTURE(n);
+    for (const row_sums sums : {row_sums::by_parts, row_sums::in_order}) {
+      trial<sgd> all{n, with_columns(pooled_by_owners(kinds_for(n))), {.learning_rate = 0.125F}};
+      trial<rowwise_adagrad> any{n, pooled_by_owners(random_model(n, random)), {.learning_rate = 0.1F}};
+      all.sums = any.sums = sums;
+      CHECK(same(std::move(all), n % 2 == 0));
+      CHECK(same(std::move(any), n % 2 != 0));
+    }
+  }
+}
+TEST_CASE("sharded_group: rows and gradients of 16 bits are rounded once, those of the own rank too") {
+  std::mt19937_64 random(deeprec_test::seed() + 3);
+  for (const int n : {1, 2, 3, 8}) {
+    CAPTURE(n);
+    for (const row_sums sums : {row_sums::by_parts, row_sums::in_order}) {
+      const auto check = [&](auto model) {
+        model.sums = sums;
+        CHECK(same(std::move(model), n == 3));
+      };
+      const auto features = pooled_by_owners(random_model(n, random));
+      check(trial<sgd, wire<bf16>>{n, features, {.learning_rate = 0.125F}});
+      check(trial<adam, wire<f16, bf16>>{n, with_columns(features), {.learning_rate = 0.1F}});
+      check(trial<rowwise_adagrad, wire<float, f16>>{n, kinds_for(n), {.learning_rate = 0.1F}});
+    }
+  }
+}
+TEST_CASE("sharded_group: each rank has the rows of long bags added by their owners where it sends less") {
+  // Bags of 2 rows of their own, and of 30 rows of one's: bytes of a step at rank 0, by who adds.
+  const auto sent = [](pooled_at pooled, index_t hotness, bool apart, std::vector<float>& out) {
+    std::uint64_t bytes = 0;
+    on_ranks(2, {}, [&](thread_rank<> comm) {
+      table_type t = make_table(part_rows(comm.rank(), 4000, 2), 8, 0, 1);
+      sharded_group<sgd, thread_rank<>> group(comm);
+      group.add(t.view(), combiner::mean, placement::rows{4000, pooled});
+      batch b;
+      for (index_t bag = 0; bag < 20; ++bag) {
+        for (index_t k = 0; k < hotness; ++k) b.ids.push_back(apart ? bag * hotness + k : k * 7);
+        b.offsets.push_back(static_cast<std::int64_t>(b.ids.size()));
+      }
+      const std::vector<bags_type> bags{b.view()};
+      std::vector<float> mine(20 * 8);
+      inline_executor here;
+      auto rows = resolve(here, group, bags).or_throw();
+      lookup(here, rows, matrix_view<float>(mine.data(), 20, 8)).or_throw();
+      update(here, rows, matrix_view<const float>(mine.data(), 20, 8), sgd{}).or_throw();
+      if (comm.rank() == 0) {
+        bytes = group.traffic().bytes;
+        out = mine;
+      }
+    });
+    return bytes;
+  };
+  for (const auto& [hotness, apart, owners_win] :
+       {std::tuple(2, true, false), std::tuple(30, true, true), std::tuple(30, false, false)}) {
+    std::vector<float> at_bag, at_owner, chosen;
+    const std::uint64_t of_rows = sent(pooled_at::bag, hotness, apart, at_bag);
+    const std::uint64_t of_sums = sent(pooled_at::owner, hotness, apart, at_owner);
+    CHECK((of_sums < of_rows) == owners_win);
+    CHECK(sent(pooled_at::fewer_bytes, hotness, apart, chosen) == (std::min)(of_rows, of_sums));
+    CHECK(chosen == (owners_win ? at_owner : at_bag));
+    for (std::size_t i = 0; i < at_bag.size(); ++i)
+      CHECK(at_owner[i] == doctest::Approx(at_bag[i]).epsilon(1e-5));
+  }
+}
+TEST_CASE("sharded_group: owners can't take the max of a bag") {
+  std::vector<status> seen(2);
+  on_ranks(2, {}, [&](thread_rank<> comm) {
+    const table_type t = make_table(part_rows(comm.rank(), 10, 2), 4, 0, 1);
+    sharded_group<lookups_only, thread_rank<>> group(comm);
+    group.add(t.view(), combiner::max, placement::rows{10, pooled_at::owner});
+    const std::vector<std::int64_t> offsets{0, 1}, ids{0};
+    const std::vector<bags_type> bags{bags_type(offsets.data(), 1, ids.data(), 1)};
+    inline_executor here;
+    const auto rows = resolve(here, group, bags);
+    seen[static_cast<std::size_t>(comm.rank())] = rows ? status() : static_cast<const status&>(rows.fault());
+  });
+  for (const status& s : seen) CHECK(s.code() == errc::unsupported);
+}
 TEST_CASE("sharded_group: sums that are exact have the bits of one update of all batches") {
   std::vector<feature> sums;
   for (const feature& f : every_kind) {
@@ -125,16 +208,17 @@ TEST_CASE(
 namespace {
 
 // A rank of a small model: two tables by rows, one whole at rank 0.
+template <class Wire = wire<>>
 struct small_rank {
   explicit small_rank(thread_rank<> comm, index_t width = 8,
                       std::pmr::memory_resource* memory = std::pmr::get_default_resource(),
-                      row_sums sums = row_sums::by_parts)
+                      row_sums sums = row_sums::by_parts, pooled_at pooled = pooled_at::bag)
       : group(comm, {.patience = std::chrono::seconds(60), .sums = sums}, memory) {
     const int n = comm.size(), me = comm.rank();
     tables.push_back(make_table(part_rows(me, 20, n), width, 0, 1));
     tables.push_back(make_table(part_rows(me, 30, n), 4, 0, 2));
     tables.push_back(make_table(me == 0 ? 10 : 0, 5, 0, 3));
-    group.add(tables[0].view(), combiner::sum, placement::rows{20});
+    group.add(tables[0].view(), combiner::sum, placement::rows{20, pooled});
     group.add(tables[1].view(), combiner::mean, placement::rows{30});
     group.add(tables[2].view(), combiner::sum, placement::whole{0, 10});
     ids.assign(3, {1, 2, 3});
@@ -171,7 +255,7 @@ struct small_rank {
   }
 
   std::vector<table_type> tables;
-  sharded_group<sgd, thread_rank<>> group;
+  sharded_group<sgd, thread_rank<>, bags_type, Wire> group;
   const std::vector<std::int64_t> offsets{0, 1, 3};
   std::vector<std::vector<std::int64_t>> ids;
   std::vector<float> out;
@@ -187,7 +271,7 @@ TEST_CASE(
     std::vector<char> fine(3);
     on_ranks(3, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
       const auto i = static_cast<std::size_t>(comm.rank());
-      small_rank r(comm);
+      small_rank<> r(comm);
       inline_executor here;
       const std::vector<float> before = r.all_rows();
       if (comm.rank() == 2) r.ids[1][2] = 30;
@@ -338,7 +422,7 @@ TEST_CASE("sharded_group: what a rank has wrong is named: parts, batches, output
       all += std::string(to_string(rows.fault().code())) + "; ";
     }
     {
-      small_rank r(comm.duplicate().or_throw());
+      small_rank<> r(comm.duplicate().or_throw());
       std::vector<bags_type> bags = r.bags();
       if (wrong) bags.pop_back();
       all += std::string(to_string(resolve(here, r.group, bags).fault().code())) + "; ";
@@ -361,7 +445,7 @@ TEST_CASE(
   std::vector<index_t> made(3);
   on_ranks(3, {}, [&](thread_rank<> comm) {
     const auto i = static_cast<std::size_t>(comm.rank());
-    small_rank r(comm);
+    small_rank<> r(comm);
     inline_executor here;
     const index_t width = r.group.total_width();
     const std::vector<std::int64_t> zero{0};
@@ -388,16 +472,15 @@ TEST_CASE(
 
 TEST_CASE(
     "sharded_group: three messages a step and rank, whatever the features; nothing is allocated in the end") {
-  for (const auto& [features, sums] : {std::pair(1, row_sums::by_parts), std::pair(200, row_sums::by_parts),
-                                       std::pair(200, row_sums::in_order)}) {
+  const auto check = [](int features, row_sums sums, pooled_at pooled, auto elements) {
     std::vector<std::uint64_t> messages(3);
     std::vector<index_t> allocations(3);
-    on_ranks(3, {}, [&, features = features, sums = sums](thread_rank<> comm) {
+    on_ranks(3, {}, [&](thread_rank<> comm) {
       const auto i = static_cast<std::size_t>(comm.rank());
       counting_resource memory;
       table_type t = make_table(part_rows(comm.rank(), 40, 3), 4, 0, 1);
-      sharded_group<sgd, thread_rank<>> group(comm, {.sums = sums}, &memory);
-      for (int f = 0; f < features; ++f) group.add(t.view(), combiner::sum, placement::rows{40});
+      sharded_group<sgd, thread_rank<>, bags_type, decltype(elements)> group(comm, {.sums = sums}, &memory);
+      for (int f = 0; f < features; ++f) group.add(t.view(), combiner::sum, placement::rows{40, pooled});
       const std::vector<std::int64_t> offsets{0, 1, 3}, ids{7, 39, 12};
       const std::vector<bags_type> bags(static_cast<std::size_t>(features),
                                         bags_type(offsets.data(), 2, ids.data(), 3));
@@ -415,12 +498,16 @@ TEST_CASE(
     });
     CHECK(messages == std::vector<std::uint64_t>{6, 6, 6});  // 3 to each of the 2 others
     CHECK(allocations == std::vector<index_t>{0, 0, 0});
-  }
+  };
+  check(1, row_sums::by_parts, pooled_at::bag, wire<>());
+  check(200, row_sums::by_parts, pooled_at::bag, wire<>());
+  check(200, row_sums::in_order, pooled_at::bag, wire<bf16>());
+  check(200, row_sums::by_parts, pooled_at::owner, wire<bf16, bf16>());
 }
 
 TEST_CASE(
     "sharded_group: memory that one rank is refused, at any allocation of a step, is the fault of all") {
-  for (const row_sums sums : {row_sums::by_parts, row_sums::in_order}) {
+  const auto check = [](row_sums sums, pooled_at pooled, auto elements) {
     int shared = 0, alone = 0;
     for (index_t nth = 0; nth < 400; ++nth) {
       std::vector<status> seen(3), after(3);
@@ -430,7 +517,7 @@ TEST_CASE(
         const auto i = static_cast<std::size_t>(comm.rank());
         allowance granted;
         refusing_resource memory(granted);
-        small_rank r(comm, 8, &memory, sums);
+        small_rank<decltype(elements)> r(comm, 8, &memory, sums, pooled);
         inline_executor here;
         context ctx{here};
         ctx.memory = &memory;
@@ -464,7 +551,10 @@ TEST_CASE(
     }
     CHECK(shared > 20);
     CHECK(alone < shared / 4);
-  }
+  };
+  check(row_sums::by_parts, pooled_at::bag, wire<>());
+  check(row_sums::in_order, pooled_at::bag, wire<>());
+  check(row_sums::by_parts, pooled_at::owner, wire<bf16, bf16>());
 }
 
 TEST_CASE(

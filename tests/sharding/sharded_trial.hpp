@@ -1,6 +1,7 @@
 // A model with tables of many ranks, and what one process makes of it: ranks must have the same, bit for bit.
 #pragma once
 
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/hash.hpp>
 #include <deeprec/embedding/batches/partition_strategy.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
@@ -12,11 +13,13 @@
 #include <deeprec/optim/row_optimizer.hpp>
 #include <deeprec/sharding/placement.hpp>
 #include <deeprec/sharding/sharded_group.hpp>
+#include <deeprec/sharding/sharded_options.hpp>
 #include <deeprec/sharding/sharded_verbs.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -65,7 +68,8 @@ enum class kind {
 struct feature {
   kind what;
   index_t rows, width;
-  int rank = 0;  // of a whole table
+  int rank = 0;                       // of a whole table
+  pooled_at pooled = pooled_at::bag;  // of rows
   /// All rows at one rank, or at some ranks by columns.
   [[nodiscard]] bool is_whole() const { return what >= kind::whole_sum; }
   [[nodiscard]] bool is_replicated() const {
@@ -127,11 +131,21 @@ inline table_type make_table(index_t rows, index_t width, index_t state, std::ui
   return t;
 }
 
+/// What comes of floats that are sent.
+template <class T>
+std::vector<float> sent_as(std::vector<float> x) {
+  for (float& f : x) f = static_cast<float>(T(f));
+  return x;
+}
+
 enum class mistake { none, rank_lost, one_of_two_lost, next_row, other_order };
 
 // A model, its batches, and what one process makes of it.
-template <class Optimizer>
+template <class Optimizer, class Wire = wire<>>
 struct trial {
+  using row_type = typename Wire::row_type;
+  using gradient_type = typename Wire::gradient_type;
+
   int ranks;
   std::vector<feature> features;
   Optimizer optimizer;
@@ -184,7 +198,6 @@ struct trial {
 
   // The outputs of the ranks, one after the other, in a step; then the tables are stepped.
   std::vector<std::vector<float>> one_process(index_t step) {
-    inline_executor here;
     std::vector<std::vector<float>> outs;
     for (int r = 0; r < ranks; ++r) {
       const auto i = static_cast<std::size_t>(r);
@@ -192,9 +205,8 @@ struct trial {
       index_t column = 0;
       for (std::size_t f = 0; f < features.size(); ++f) {
         with_pooling(features[f].what, [&](const auto& pooled) {
-          lookup(here, tables[f].view(), batches[static_cast<std::size_t>(step)][i][f].view(), pooled,
-                 matrix_view<float>(outs.back().data() + column, bags_of[i], features[f].width, width))
-              .or_throw();
+          look_up(f, batches[static_cast<std::size_t>(step)][i][f], pooled,
+                  matrix_view<float>(outs.back().data() + column, bags_of[i], features[f].width, width));
         });
         column += features[f].width;
       }
@@ -206,6 +218,64 @@ struct trial {
     }
     return outs;
   }
+  // As ranks do it that send rows, or sums of rows.
+  template <class Pooling>
+  void look_up(std::size_t f, const batch& b, const Pooling& pooled, matrix_view<float> out) const {
+    inline_executor here;
+    const feature& x = features[f];
+    if (x.is_replicated()) return lookup(here, tables[f].view(), b.view(), pooled, out).or_throw();
+    if (x.is_whole()) {
+      lookup(here, tables[f].view(), b.view(), pooled, out).or_throw();
+      for (index_t i = 0; i < out.extent(0); ++i) {
+        for (index_t c = 0; c < x.width; ++c) out.row(i)[c] = static_cast<float>(row_type(out.row(i)[c]));
+      }
+      return;
+    }
+    table_type sent(x.rows, f32_rows(x.width));
+    if (x.pooled == pooled_at::bag) {
+      for (index_t k = 0; k < x.rows; ++k) set_row(sent, k, sent_as<row_type>(row_of(tables[f], k, x.width)));
+      return lookup(here, sent.view(), b.view(), pooled, out).or_throw();
+    }
+    for (index_t bag = 0; bag < b.bags(); ++bag) sum_at_owners(f, b, bag, out);
+  }
+  void sum_at_owners(std::size_t f, const batch& b, index_t bag, matrix_view<float> out) const {
+    inline_executor here;
+    const feature& x = features[f];
+    const auto begin = static_cast<std::size_t>(b.offsets[static_cast<std::size_t>(bag)]);
+    const auto end = static_cast<std::size_t>(b.offsets[static_cast<std::size_t>(bag) + 1]);
+    double count = static_cast<double>(end - begin), sum = 0;
+    for (std::size_t k = begin; k < end; ++k) sum += b.weights.empty() ? 1.0 : b.weights[k];
+    double divisor = 1;
+    if (x.what == kind::rows_mean) divisor = count;
+    if (x.what == kind::rows_weighted) divisor = sum;
+    if (x.what == kind::rows_sqrtn) divisor = std::sqrt(count);
+    const auto factor = divisor == 0 ? 0.0F : static_cast<float>(1 / divisor);
+    std::vector<std::int64_t> owners;
+    for (std::size_t k = begin; k < end; ++k) {
+      if (std::find(owners.begin(), owners.end(), b.ids[k] % ranks) == owners.end())
+        owners.push_back(b.ids[k] % ranks);
+    }
+    table_type received(static_cast<index_t>(owners.size()), f32_rows(x.width));
+    batch of_sums;
+    for (const std::int64_t owner : owners) {
+      batch part;
+      for (std::size_t k = begin; k < end; ++k) {
+        if (b.ids[k] % ranks != owner) continue;
+        part.ids.push_back(b.ids[k]);
+        part.weights.push_back((b.weights.empty() ? 1.0F : b.weights[k]) * factor);
+      }
+      part.offsets.push_back(static_cast<std::int64_t>(part.ids.size()));
+      std::vector<float> sum_of_owner(static_cast<std::size_t>(x.width));
+      lookup(here, tables[f].view(), part.view(), combiner::sum,
+             matrix_view<float>(sum_of_owner.data(), 1, x.width))
+          .or_throw();
+      of_sums.ids.push_back(static_cast<std::int64_t>(of_sums.ids.size()));
+      set_row(received, of_sums.ids.back(), sent_as<row_type>(sum_of_owner));
+    }
+    of_sums.offsets.push_back(static_cast<std::int64_t>(of_sums.ids.size()));
+    lookup(here, received.view(), of_sums.view(), combiner::sum, matrix_view<float>(out.row(bag), 1, x.width))
+        .or_throw();
+  }
   template <class Pooling>
   void step_table(index_t step, std::size_t f, index_t column, const Pooling& pooled) {
     inline_executor here;
@@ -213,7 +283,8 @@ struct trial {
     batch all;
     std::vector<float> g;
     // Summed as one process does.
-    const bool joint = features[f].is_whole() || integers || sums == row_sums::in_order;
+    const bool joint = features[f].is_whole() || integers || sums == row_sums::in_order ||
+                       features[f].pooled == pooled_at::owner;
     for (int turn = 0; turn < ranks; ++turn) {
       const int r = breaks == mistake::other_order ? ranks - 1 - turn : turn;
       const batch& b = batches[static_cast<std::size_t>(step)][static_cast<std::size_t>(r)][f];
@@ -221,7 +292,8 @@ struct trial {
       if (breaks == mistake::rank_lost && r == 0) continue;
       if (joint) {
         all.append(b);
-        g.insert(g.end(), mine.begin(), mine.end());
+        const std::vector<float> came = sent_as<gradient_type>(mine);
+        g.insert(g.end(), came.begin(), came.end());
         continue;
       }
       // Summed within the rank; each row once.
@@ -238,7 +310,8 @@ struct trial {
           all.ids.push_back(own.rows[k]);
           all.offsets.push_back(static_cast<std::int64_t>(all.ids.size()));
           const float* const row = own.values.data() + static_cast<index_t>(k) * d;
-          g.insert(g.end(), row, row + d);
+          const std::vector<float> came = sent_as<gradient_type>({row, row + d});
+          g.insert(g.end(), came.begin(), came.end());
         }
       }
     }
@@ -265,7 +338,7 @@ struct trial {
     const auto i = static_cast<std::size_t>(me);
     std::vector<slice> slices;
     std::vector<table_type> parts;
-    sharded_group<Optimizer, Comm> group(std::move(comm), {.sums = sums});
+    sharded_group<Optimizer, Comm, bags_type, Wire> group(std::move(comm), {.sums = sums});
     for (std::size_t f = 0; f < features.size(); ++f) {
       slices.push_back(slice_at(f, me));
       parts.push_back(
@@ -319,6 +392,12 @@ struct trial {
   static const float* floats(const table_type& t, index_t row) {
     return reinterpret_cast<const float*>(t.view().row(row));
   }
+  static std::vector<float> row_of(const table_type& t, index_t row, index_t width) {
+    return {floats(t, row), floats(t, row) + width};
+  }
+  static void set_row(const table_type& t, index_t row, const std::vector<float>& to) {
+    std::copy(to.begin(), to.end(), const_cast<float*>(floats(t, row)));
+  }
   static void copy_slice(const table_type& whole, const slice& s, index_t k, const table_type& part) {
     std::copy_n(floats(whole, s.first_row + k * s.step) + s.first_column, s.columns,
                 const_cast<float*>(floats(part, k)));
@@ -343,16 +422,16 @@ struct trial {
     const auto view = part.view();
     switch (x.what) {
       case kind::rows_sum:
-        group.add(view, combiner::sum, placement::rows{x.rows});
+        group.add(view, combiner::sum, placement::rows{x.rows, x.pooled});
         return;
       case kind::rows_mean:
-        group.add(view, combiner::mean, placement::rows{x.rows});
+        group.add(view, combiner::mean, placement::rows{x.rows, x.pooled});
         return;
       case kind::rows_weighted:
-        group.add(view, combiner::mean(combiner::by_weight), placement::rows{x.rows});
+        group.add(view, combiner::mean(combiner::by_weight), placement::rows{x.rows, x.pooled});
         return;
       case kind::rows_sqrtn:
-        group.add(view, combiner::sqrtn, placement::rows{x.rows});
+        group.add(view, combiner::sqrtn, placement::rows{x.rows, x.pooled});
         return;
       case kind::replicated_sum:
         group.add(view, combiner::sum, placement::replicated{x.rows});
@@ -394,6 +473,16 @@ inline std::vector<feature> random_model(int ranks, std::mt19937_64& random) {
 inline std::vector<feature> with_columns(std::vector<feature> model) {
   model.insert(model.begin() + 1, {kind::columns_sum, 40, 37});
   model.push_back({kind::columns_weighted, 12, 3});  // some slices are of one column, or none
+  return model;
+}
+/// Every second feature of rows pooled by the owners.
+inline std::vector<feature> pooled_by_owners(std::vector<feature> model) {
+  bool turn = true;
+  for (feature& f : model) {
+    if (f.is_whole() || f.is_replicated()) continue;
+    if (turn) f.pooled = pooled_at::owner;
+    turn = !turn;
+  }
   return model;
 }
 inline std::vector<feature> kinds_for(int ranks) {

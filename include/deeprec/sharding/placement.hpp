@@ -2,27 +2,42 @@
 //
 //   placement::rows{R}           row r at rank r mod n, there as row r / n       part_rows(rank, R, n) rows
 //   placement::keys{}            a key at the rank of its virtual slot           tables that grow
+//   placement::rows{R, pooled_at::owner}, keys{pooled_at::owner}                 long bags: sums are sent
 //   placement::whole{rank, R}    all of them at one rank
 //   placement::columns{{2, 0}, R, D}   a slice of the columns of all rows at each of some ranks
 //   placement::replicated{R}     all of them at every rank
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/embedding/batches/partition_strategy.hpp>
 
+namespace deeprec { inline namespace DEEPREC_ABI {
+
+/// Where the rows of a bag that lie at several ranks are added.
+enum class pooled_at : std::uint8_t {
+  bag,          ///< at the rank of the bag, to which the distinct rows of its batch are sent
+  owner,        ///< the rows of each owner there: a sum is sent for each bag and owner of its ids
+  fewer_bytes,  ///< as one of the two, by the bytes of the three messages: each rank chooses for each batch
+};
+
+}}  // namespace deeprec::DEEPREC_ABI
+
 namespace deeprec { inline namespace DEEPREC_ABI { namespace placement {
 
 /// Rows of a table of `count` by their numbers: each rank adds a part with part_rows(rank, count, n) rows.
-/// Distinct rows are sent, and pooled where the bag is.
 struct rows {
   index_t count = 0;
+  pooled_at pooled = pooled_at::bag;
 };
 /// Keys of a table that grows, by 65,536 slots of their hashes: rank r has those of [r, r + 1) * 65,536 / n.
-struct keys {};
+struct keys {
+  pooled_at pooled = pooled_at::bag;
+};
 /// All rows of a table of `count` at one rank; the others add one without rows. Bags are sent, and pooled
 /// there.
 struct whole {

@@ -9,6 +9,7 @@
 //
 //   bags ─> distinct ids of each owner ──> resolved there ──> their rows ─> a table; pooled as any other
 //   gradient ─> of each distinct row ─────────────────────> update, in the order of the ranks
+//   pooled_at::owner: sums of bags, and their gradients, in the place of rows
 //
 // All features go in one message to each rank. What an owner does is a feature_group in which each feature
 // comes once for every rank; what comes back is one over the received bytes. The verbs: sharded_verbs.hpp.
@@ -43,6 +44,7 @@
 #include <deeprec/sharding/detail/received_rows.hpp>
 #include <deeprec/sharding/detail/sharded_step.hpp>
 #include <deeprec/sharding/placement.hpp>
+#include <deeprec/sharding/sharded_options.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -50,31 +52,13 @@ namespace detail {
 struct sharded_access;
 }  // namespace detail
 
-/// The order in which the gradients of a row are added.
-enum class row_sums : std::uint8_t {
-  by_parts,  ///< within each rank, then in the order of the ranks: a row is sent for each distinct id
-  in_order,  ///< as one process adds those of all batches in the order of the ranks: a row for each bag
-             ///< and owner of its ids, so that the bits do not depend on the number of ranks
-};
-
-struct sharded_options {
-  /// Of each message; then the verb returns timed_out, and the communicator has ended.
-  std::chrono::nanoseconds patience = std::chrono::minutes(10);
-  /// The same at all ranks.
-  row_sums sums = row_sums::by_parts;
-};
-
-/// What a rank has sent.
-struct sharded_traffic {
-  std::uint64_t messages = 0, bytes = 0;
-};
-
 /// Features of tables of many ranks, any row formats, widths and poolings. All ranks add the same ones, in
 /// one order, and call the verbs in one order. It has buffers for one step, which grow to its largest size.
 ///
-/// @dtype   Optimizer: trains the rows, or lookups_only; Bags: jagged_view of ids of 64 bits
+/// @dtype   Optimizer: trains the rows, or lookups_only; Bags: jagged_view of ids of 64 bits; Wire: the
+///          elements of messages
 /// @threads one verb at a time
-template <class Optimizer, class Comm, BagBatch Bags = jagged_view<>>
+template <class Optimizer, class Comm, BagBatch Bags = jagged_view<>, class Wire = wire<>>
 class sharded_group {
   static_assert(Communicator<Comm>,
                 "deeprec::sharded_group: not a communicator. Fix: sharded_group<Optimizer, mpi_ranks>, or a "
@@ -82,20 +66,22 @@ class sharded_group {
   static_assert(std::is_same_v<typename Bags::id_type, std::int64_t>,
                 "deeprec::sharded_group: ids have 64 bits. Fix: jagged_view<std::int64_t, Offset>.");
   static constexpr bool trains = !std::is_same_v<Optimizer, lookups_only>;
+  static constexpr bool rounds_gradients = !std::is_same_v<typename Wire::gradient_type, float>;
 
  public:
   using optimizer_type = Optimizer;
   using bags_type = Bags;
   using comm_type = Comm;
+  using wire_type = Wire;
 
   /// @param memory  of the buffers and of what is kept for each feature
   explicit sharded_group(Comm comm, const sharded_options& options = {},
                          std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : patience_(options.patience),
         comm_(std::move(comm)),
-        in_order_(trains && comm_.size() > 1 && options.sums == row_sums::in_order),
+        in_order_(trains && options.sums == row_sums::in_order && (comm_.size() > 1 || rounds_gradients)),
         steps_apart_(in_order_),
-        step_(std::make_unique<detail::sharded_step<Bags>>(comm_.rank(), comm_.size(), memory)) {}
+        step_(std::make_unique<detail::sharded_step<Bags, Wire>>(comm_.rank(), comm_.size(), memory)) {}
 
   sharded_group(const sharded_group&) = delete;  // rows of a step refer to it
   sharded_group& operator=(const sharded_group&) = delete;
@@ -104,10 +90,10 @@ class sharded_group {
   /// have one table.
   ///
   /// @shape    the part of this rank: part_rows(rank, where.count, n) rows of width D
-  /// @dtype    rows of any format; of a group that trains f32, f16, bf16 or split. They are sent as f32
+  /// @dtype    rows of any format; of a group that trains f32, f16, bf16 or split. They are sent as Wire's
   /// @error    does not compile: a pooling that needs rows which are elsewhere (default_row, max_norm), or
-  ///           that leaves ids out. Reported by resolve: a part of another number of rows. Throws
-  ///           std::bad_alloc, and the group is of no use then
+  ///           that leaves ids out. Reported by resolve: a part of another number of rows; sums of owners
+  ///           for max. Throws std::bad_alloc, and the group is of no use then
   template <RowSource Source, class Pooling>
   index_t add(const Source& part, const Pooling& pooling, const placement::rows& where) {
     static_assert(DirectRowSource<Source>,
@@ -119,7 +105,7 @@ class sharded_group {
             "resolve: a part must have part_rows(rank, count, n) rows",
             {.is = part.rows(), .must_be = expected}});
     }
-    return add_distinct(part, pooling, detail::placed::by_modulo, where.count);
+    return add_distinct(part, pooling, detail::placed::by_modulo, where.count, where.pooled);
   }
   /// A table at every rank, with all of its rows: where lookups of other ranks' rows cost more than the
   /// gradients of all.
@@ -139,10 +125,10 @@ class sharded_group {
   }
   /// A table of keys, which any integers are.
   template <RowSource Source, class Pooling>
-  index_t add(const Source& part, const Pooling& pooling, const placement::keys&) {
+  index_t add(const Source& part, const Pooling& pooling, const placement::keys& where) {
     static_assert(!DirectRowSource<Source>,
                   "deeprec::sharded_group: a table has no keys. Fix: placement::rows{count}.");
-    return add_distinct(part, pooling, detail::placed::by_slot, -1);
+    return add_distinct(part, pooling, detail::placed::by_slot, -1, where.pooled);
   }
   /// A table at one rank; `part` has no rows at the others. Any pooling of a feature_group.
   template <RowSource Source, class Pooling>
@@ -210,7 +196,8 @@ class sharded_group {
     if (fault_) fault_ = found.in_table(features());
   }
   template <class Source, class Pooling>
-  index_t add_distinct(const Source& part, const Pooling& pooling, detail::placed how, index_t count) {
+  index_t add_distinct(const Source& part, const Pooling& pooling, detail::placed how, index_t count,
+                       pooled_at pool = pooled_at::bag) {
     using policies = std::remove_const_t<decltype(detail::as_pooling(pooling))>;
     static_assert(
         std::is_same_v<typename policies::bounds_mode, bounds::check_t> &&
@@ -223,14 +210,21 @@ class sharded_group {
     detail::feature_place<Bags> place{how, features(), -1, count, part.format().width()};
     serve(place, part, combiner::sum);
     steps_apart_ = steps_apart_ || (trains && how == detail::placed::replicated);
-    using of_slots = deeprec::pooling<typename policies::combiner, bounds::assume_valid_t,
-                                      typename policies::empty_mode, typename policies::output_mode>;
-    const of_slots pooled(typename policies::combiner(), bounds::assume_valid, {}, {});
+    place.pool = pool;
     if constexpr (DirectRowSource<Source>) {
-      if (how == detail::placed::replicated) place.pooled = pooled_.add(part, pooled);
+      if (how == detail::placed::replicated) pool_received<typename policies::combiner, policies>(part);
     }
-    if (place.pooled < 0)
-      place.pooled = pooled_.add(detail::received_rows{step_->received(), place.width}, pooled);
+    if (how != detail::placed::replicated) {
+      const detail::received_rows<typename Wire::row_type> received{step_->received(), place.width};
+      pool_received<typename policies::combiner, policies>(received);
+      constexpr bool has_max = std::is_same_v<typename policies::combiner, combiner::max_t>;
+      if (pool != pooled_at::bag && has_max) {
+        note({errc::unsupported, "resolve: max must be taken where the bag is, not at the owners of rows"});
+      } else if (pool != pooled_at::bag) {
+        place.has_sums = true;
+        pool_received<combiner::sum_t, policies>(received);
+      }
+    }
     place.in_order = in_order_;
     place.divide = detail::divisor_of<typename policies::combiner>();
     if constexpr (trains) place.sum = &detail::sum_slot_gradients<typename policies::combiner, Bags>;
@@ -242,6 +236,13 @@ class sharded_group {
     detail::feature_place<Bags> place{detail::placed::whole, features(), rank_of_rows, count, width};
     if (rank() == rank_of_rows) serve(place, part, pooling);
     add_place(place);
+  }
+  // What the ranks of bags make of what came.
+  template <class Combiner, class Policies, class Source>
+  void pool_received(const Source& rows) {
+    using of_slots = deeprec::pooling<Combiner, bounds::assume_valid_t, typename Policies::empty_mode,
+                                      typename Policies::output_mode>;
+    pooled_.add(rows, of_slots(Combiner(), bounds::assume_valid, {}, {}));
   }
   void check_columns(index_t rows, index_t width, const placement::columns& where) {
     std::size_t mine = where.ranks.size();
@@ -279,9 +280,12 @@ class sharded_group {
   }
   void add_place(detail::feature_place<Bags>& place) {
     place.column = total_width_;
+    place.row_bytes = place.width * index_t{sizeof(typename Wire::row_type)};
+    place.gradient_row_bytes = trains ? place.width * index_t{sizeof(typename Wire::gradient_type)} : 0;
     total_width_ = capped_sum(total_width_, place.width);
     for (const index_t word : {static_cast<index_t>(place.how), place.feature, index_t{place.rank},
-                               place.count, place.width, index_t{place.in_order ? 1 : 0}})
+                               place.count, place.width, index_t{place.in_order ? 1 : 0},
+                               static_cast<index_t>(place.pool), place.row_bytes, place.gradient_row_bytes})
       model_ = mix64(model_ ^ mix64(static_cast<std::uint64_t>(word)));
     places_.push_back(place);
   }
@@ -298,10 +302,11 @@ class sharded_group {
 
   std::chrono::nanoseconds patience_;
   Comm comm_;
-  bool in_order_;                                     // of one rank both orders are one
-  bool steps_apart_;                                  // what is stepped are not the rows that are looked up
-  std::unique_ptr<detail::sharded_step<Bags>> step_;  // sources refer to it
-  feature_group<Optimizer> served_;
+  bool in_order_;     // of one rank both orders are one
+  bool steps_apart_;  // what is stepped are not the rows that are looked up
+  std::unique_ptr<detail::sharded_step<Bags, Wire>> step_;  // sources refer to it
+  using served_group = feature_group<Optimizer, jagged_view<>, typename Wire::row_type>;
+  served_group served_;
   feature_group<Optimizer> stepped_;  // the same features, with other bags
   feature_group<lookups_only, Bags> checked_, pooled_;
   std::vector<detail::feature_place<Bags>> places_;
@@ -310,7 +315,8 @@ class sharded_group {
   status fault_;
   // Of the step
   index_t number_ = -1;
-  std::optional<resolved_features<feature_group<Optimizer>>> served_rows_, stepped_rows_;
+  std::optional<resolved_features<served_group>> served_rows_;
+  std::optional<resolved_features<feature_group<Optimizer>>> stepped_rows_;
   status pending_;     // of this rank, sent with its next message
   status step_fault_;  // of all ranks: the step has ended
   sharded_traffic traffic_;

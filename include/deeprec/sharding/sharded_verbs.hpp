@@ -50,10 +50,12 @@ template <class Context, class Group, class Mode = keys::find_t>
 /// The pooled rows of all features, side by side.
 ///
 /// @shape    out (B, group.total_width()), B bags in each batch
-/// @dtype    f32; rows of other formats are sent as f32
-/// @numerics the bits of one process's lookup in whole tables
+/// @dtype    f32; rows are sent as the group's wire has them
+/// @numerics the bits of one process's lookup in whole tables, of rows (or pooled rows of whole tables) as
+///           they are sent. pooled_at::owner: a bag's rows are multiplied by their factor of the mean, added
+///           at each owner, rounded, and added in the order of the owners' first ids in the bag
 /// @cost     message 2: the distinct rows of the batch, and the pooled rows of whole tables; none of
-///           replicated ones
+///           replicated ones. pooled_at::owner: a row for each bag and owner of its ids
 /// @threads  as the group; every rank calls it
 /// @error    as lookup of a feature_group, and what owners found when they resolved; at all ranks that of the
 ///           smallest rank, and no rank has written its out. out_of_memory while rows are pooled: at this
@@ -69,7 +71,8 @@ status lookup(Context&& context_or_executor, const sharded_rows<Group>& rows, ma
 /// @numerics row_sums::by_parts: a row's gradients are added within each rank, in the order of its batch, and
 ///           then in that of the ranks: the bits depend on the batches of the ranks and on no timing.
 ///           row_sums::in_order, and whole tables: the bits of one process on the batches in the order of the
-///           ranks; the positions of a default row come behind each rank's batch
+///           ranks; the positions of a default row come behind each rank's batch. Where owners pool, the bits
+///           of in_order
 /// @cost     message 3: a row of gradients for each distinct row, or with in_order for each bag and owner of
 ///           its ids; and the gradients of pooled rows. Those of replicated tables go to every rank
 /// @threads  as the group; every rank calls it

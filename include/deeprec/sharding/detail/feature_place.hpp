@@ -17,6 +17,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/sharding/detail/step_buffers.hpp>
 #include <deeprec/sharding/detail/step_layout.hpp>
+#include <deeprec/sharding/placement.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
@@ -36,10 +37,13 @@ struct feature_place {
   index_t width = 0;
   index_t column = 0;   ///< the first one of the joint output
   index_t served = -1;  ///< its first feature at this rank as an owner
-  index_t pooled = -1;  ///< its feature over received rows
   sum_gradients sum = nullptr;
   bool in_order = false;  ///< gradients of bags are sent, not of distinct rows
   divide_by divide = divide_by::one;
+  pooled_at pool = pooled_at::bag;
+  bool has_sums = false;           ///< owners may add the rows of bags: another feature over what came
+  index_t row_bytes = 0;           ///< of a row as it is sent
+  index_t gradient_row_bytes = 0;  ///< and of a row of gradients
 
   [[nodiscard]] bool is_whole() const noexcept { return how == placed::whole; }
   /// Every rank is asked for all distinct ids, and sends no rows.
@@ -48,19 +52,21 @@ struct feature_place {
   [[nodiscard]] std::size_t part_of(int owner) const noexcept {
     return is_replicated() ? 0 : static_cast<std::size_t>(owner);
   }
-  /// Whether a row of gradients is that of a bag; else of a distinct id.
-  [[nodiscard]] bool has_bag_gradients() const noexcept { return is_whole() || in_order; }
-  /// Of a row as it is sent.
-  [[nodiscard]] index_t row_bytes() const noexcept { return width * index_t{sizeof(float)}; }
+  /// Whether the owner is told the bags, and each id of them; else the distinct ids only.
+  [[nodiscard]] bool has_uses(const request_entry& e) const noexcept { return in_order || e.pooled != 0; }
   /// Rows of a reply, rows of gradients, and bytes of the arrays of a request.
   [[nodiscard]] index_t reply_rows(const request_entry& e) const noexcept {
-    return is_replicated() ? 0 : is_whole() ? e.bags : e.ids;
+    return is_replicated() ? 0 : is_whole() || e.pooled != 0 ? e.bags : e.ids;
   }
   [[nodiscard]] index_t gradient_rows(const request_entry& e) const noexcept {
-    return has_bag_gradients() ? e.bags : e.ids;
+    return is_whole() || has_uses(e) ? e.bags : e.ids;
   }
   [[nodiscard]] index_t request_bytes(const request_entry& e) const noexcept {
-    return array_bytes(e, has_bag_gradients(), is_whole());
+    return array_bytes(e, is_whole() || has_uses(e), is_whole());
+  }
+  /// Bytes of what is asked, and of what it brings.
+  [[nodiscard]] index_t bytes(const request_entry& e) const noexcept {
+    return request_bytes(e) + reply_rows(e) * row_bytes + gradient_rows(e) * gradient_row_bytes;
   }
   /// Whether `owner` has rows of it.
   [[nodiscard]] bool is_at(int owner) const noexcept { return !is_whole() || rank == owner; }

@@ -17,8 +17,9 @@ struct received_bytes {
 };
 
 /// A direct row source. Rows of other widths lie between those that slots name.
+template <class Row>
 struct received_rows {
-  using format_type = f32_rows;
+  using format_type = plain_rows<Row>;
   using space = host_space;
 
   const received_bytes* bytes = nullptr;

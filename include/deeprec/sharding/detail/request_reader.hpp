@@ -53,14 +53,16 @@ class request_reader {
   static std::size_t index(Number n) noexcept {
     return static_cast<std::size_t>(n);
   }
-  static bool in_block(index_t at, index_t bytes, index_t block) noexcept {
-    return at >= index_t{sizeof(message_header)} && at % index_t{sizeof(float)} == 0 && at <= block - bytes;
+  static bool in_block(index_t at, index_t rows, index_t row_bytes, index_t block) noexcept {
+    const index_t word = row_bytes % 4 == 0 ? 4 : 2;  // elements have 32 or 16 bits
+    return at >= index_t{sizeof(message_header)} && at % word == 0 &&
+           at <= block - capped_product(rows, row_bytes);
   }
   bool fits(const place_type& p, const request_entry& e, const request_head& head,
             const request_cursor& cursor) const noexcept {
-    return e.ids >= 0 && e.bags >= 0 && e.uses >= 0 && cursor.has(p.request_bytes(e)) &&
-           in_block(e.reply_at, capped_product(p.reply_rows(e), p.row_bytes()), head.reply) &&
-           in_block(e.gradients_at, capped_product(p.gradient_rows(e), p.row_bytes()), head.gradients);
+    return e.ids >= 0 && e.bags >= 0 && e.uses >= 0 && (e.pooled == 0 || p.has_sums) &&
+           cursor.has(p.request_bytes(e)) && in_block(e.reply_at, p.reply_rows(e), p.row_bytes, head.reply) &&
+           in_block(e.gradients_at, p.gradient_rows(e), p.gradient_row_bytes, head.gradients);
   }
 
   // The batches of rank r; or their sizes, before there is room for them.
@@ -104,7 +106,8 @@ class request_reader {
         stepped = jagged_view<>(numbers_, e.ids, ids.data(), e.ids);
         looked_up = p.is_replicated() ? jagged_view<>(numbers_, 0, ids.data(), 0) : stepped;
       }
-      if (p.in_order && !read_uses(e, cursor, ids, makes, stepped)) return broken;
+      if (p.has_uses(e) && !read_uses(e, cursor, ids, makes, stepped)) return broken;
+      if (e.pooled != 0) looked_up = stepped;
     }
     return {};
   }

@@ -36,8 +36,8 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 template <class>
 inline constexpr bool is_sharded_group = false;
-template <class Optimizer, class Comm, class Bags>
-inline constexpr bool is_sharded_group<sharded_group<Optimizer, Comm, Bags>> = true;
+template <class Optimizer, class Comm, class Bags, class Wire>
+inline constexpr bool is_sharded_group<sharded_group<Optimizer, Comm, Bags, Wire>> = true;
 
 /// What verbs do with a group.
 struct sharded_access {
@@ -141,24 +141,23 @@ struct sharded_access {
       fault = check_matrix(rows, out, "lookup: out must have a row for each bag, and all columns");
     if (fault.ok()) {
       fault = or_out_of_memory("lookup", [&] {
-        std::pmr::vector<matrix_view<float>> outs(ctx.memory);
+        using row_type = typename Group::wire_type::row_type;
+        std::pmr::vector<matrix_view<row_type>> outs(ctx.memory);
         group.step_->begin_replies(places(group), outs);
-        return at_owner(group, lookup(ctx, *group.served_rows_, std::span<const matrix_view<float>>(outs)));
+        return at_owner(group,
+                        lookup(ctx, *group.served_rows_, std::span<const matrix_view<row_type>>(outs)));
       });
     }
     if (const status s = trade(group, message_kind::rows, fault); !s) return s;
     const status pooled = or_out_of_memory("lookup", [&] {
       std::pmr::vector<matrix_view<float>> outs(ctx.memory);
-      for (const auto& p : places(group)) {
-        if (!p.is_whole()) outs.push_back(columns(out, p.column, p.width));
-      }
-      return lookup(ctx, group.pooled_,
-                    std::span<const typename Group::bags_type>(group.step_->buffers().pooled_bags),
-                    std::span<const matrix_view<float>>(outs));
+      group.step_->begin_pooling(places(group), out, outs);
+      const status s = lookup(ctx, group.pooled_,
+                              std::span<const typename Group::bags_type>(group.step_->buffers().pooled_bags),
+                              std::span<const matrix_view<float>>(outs));
+      return s.ok() ? group.step_->take_pooled(ctx, places(group), out) : s;
     });
-    if (!pooled) return end(group, pooled);
-    group.step_->take_pooled(places(group), out);
-    return {};
+    return pooled ? pooled : end(group, pooled);
   }
 
   template <class Context, class Group>
@@ -180,9 +179,10 @@ struct sharded_access {
     if (const status s = trade(group, message_kind::gradients, fault); !s) return s;
     const status stepped = or_out_of_memory("update", [&] {
       std::pmr::vector<matrix_view<const float>> gradients(ctx.memory);
-      group.step_->take_gradients(places(group), gradients);
-      return at_owner(group, update(ctx, group.steps_apart_ ? *group.stepped_rows_ : *group.served_rows_,
-                                    std::span<const matrix_view<const float>>(gradients), optimizer));
+      if (const status s = group.step_->take_gradients(ctx, places(group), gradients); !s) return s;
+      const std::span<const matrix_view<const float>> all(gradients);
+      return at_owner(group, group.steps_apart_ ? update(ctx, *group.stepped_rows_, all, optimizer)
+                                                : update(ctx, *group.served_rows_, all, optimizer));
     });
     return stepped ? stepped : end(group, stepped);
   }
@@ -193,10 +193,6 @@ struct sharded_access {
   static status end(Group& group, const status& s) {
     group.comm_.abandon(s);
     return s;
-  }
-  template <class T>
-  static matrix_view<T> columns(matrix_view<T> all, index_t first, index_t width) {
-    return {all.empty() ? nullptr : all.data_handle() + first, all.extent(0), width, all.stride(0)};
   }
   template <class Group, class T>
   static status check_matrix(const sharded_rows<Group>& rows, matrix_view<T> all, const char* words) {

@@ -5,10 +5,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory_resource>
 #include <span>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include <deeprec/comm/message_header.hpp>
@@ -19,21 +18,26 @@
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/sizes.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/ops/cast.hpp>
 #include <deeprec/ops/owner_rules.hpp>
 #include <deeprec/ops/partition_unique.hpp>
 #include <deeprec/sharding/detail/feature_place.hpp>
+#include <deeprec/sharding/detail/received_batches.hpp>
 #include <deeprec/sharding/detail/received_rows.hpp>
 #include <deeprec/sharding/detail/request_reader.hpp>
+#include <deeprec/sharding/detail/request_writer.hpp>
 #include <deeprec/sharding/detail/step_buffers.hpp>
 #include <deeprec/sharding/detail/step_layout.hpp>
 #include <deeprec/sharding/detail/use_visits.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
-template <class Bags>
+template <class Bags, class Wire>
 class sharded_step {
  public:
   using place_type = feature_place<Bags>;
+  using row_type = typename Wire::row_type;
+  using gradient_type = typename Wire::gradient_type;
   using places = std::span<const place_type>;
 
   sharded_step(int rank, int ranks, std::pmr::memory_resource* memory)
@@ -55,9 +59,12 @@ class sharded_step {
   status ask(const Context& ctx, places features, std::span<const Bags> bags, std::uint64_t model,
              bool trains) {
     step_buffers<Bags>& b = buffers_;
+    request_writer<Bags> requests(features, bags, ranks_, b, visits_);
+    received_batches<Bags> received(ranks_, b, visits_);
     const auto count = features.size();
     while (b.parts.size() < count) b.parts.emplace_back(b.memory);
     b.slots.resize((std::max)(b.slots.size(), count));
+    b.sums_of_bags.resize((std::max)(b.sums_of_bags.size(), count));
     b.entries.assign(count * index(ranks_), {});
     b.uses.assign(count * index(ranks_), {});
     b.pooled_bags.clear();
@@ -70,17 +77,13 @@ class sharded_step {
       }
       if (const status s = split(ctx, features[f], bag, b.parts[f]); !s)
         return s.in_table(features[f].feature);
-      for (int o = 0; o < ranks_; ++o) {
-        const std::size_t part = features[f].part_of(o);
-        entry(b.entries, f, o).ids = b.parts[f].first[part + 1] - b.parts[f].first[part];
-      }
-      if (features[f].in_order) count_uses(features[f], bag, f);
+      requests.count(f);
     }
-    const index_t total =
-        lay_out(features, b.reply_places, &request_entry::reply_at, &place_type::reply_rows);
+    const index_t total = lay_out(features, b.reply_places, &request_entry::reply_at, &place_type::reply_rows,
+                                  &place_type::row_bytes);
     b.replies.make(total);
-    const index_t of_gradients =
-        lay_out(features, b.gradient_places, &request_entry::gradients_at, &place_type::gradient_rows);
+    const index_t of_gradients = lay_out(features, b.gradient_places, &request_entry::gradients_at,
+                                         &place_type::gradient_rows, &place_type::gradient_row_bytes);
     if (trains) b.gradients.make(of_gradients);
     received_ = {b.replies.data(), total};
     for (std::size_t f = 0; f < count; ++f) {
@@ -88,12 +91,9 @@ class sharded_step {
       if (features[f].is_replicated())
         b.pooled_bags.push_back(bag);
       else if (!features[f].is_whole())
-        number_slots(features[f], bag, f);
+        received.append(features[f], bag, f);
     }
-    for (int o = 0; o < ranks_; ++o) write_request(features, bags, o, model);
-    for (std::size_t f = 0; f < count; ++f) {
-      if (features[f].in_order) write_uses(features[f], bags[index(features[f].feature)], f);
-    }
+    requests.write(model);
     return {};
   }
 
@@ -113,7 +113,7 @@ class sharded_step {
   }
 
   /// The places of the answers to all ranks, by the features that this rank serves; and the blocks.
-  void begin_replies(places features, std::pmr::vector<matrix_view<float>>& outs) {
+  void begin_replies(places features, std::pmr::vector<matrix_view<row_type>>& outs) {
     step_buffers<Bags>& b = buffers_;
     outs.assign(b.served_bags.size(), {});
     for (int r = 0; r < ranks_; ++r) {
@@ -123,20 +123,36 @@ class sharded_step {
               : b.replies_of[index(r)].make(b.served_bytes[index(r)].reply - index_t{sizeof(message_header)});
       b.to[index(r)] = block;
       each_served(features, r, [&](const place_type& p, const request_entry& e) {
-        outs[index(p.served + r)] = region<float>(block, e.reply_at, p.reply_rows(e), p);
+        outs[index(p.served + r)] = region<row_type>(block, e.reply_at, p.reply_rows(e), p);
       });
     }
   }
 
+  /// Where received rows are pooled, by the features of pooled_bags.
+  void begin_pooling(places features, matrix_view<float> out, std::pmr::vector<matrix_view<float>>& outs) {
+    outs.clear();
+    for (std::size_t f = 0; f < features.size(); ++f) {
+      const place_type& p = features[f];
+      if (p.is_whole()) continue;
+      const matrix_view<float> to = columns(out, p);
+      const matrix_view<float> none(nullptr, 0, p.width);
+      const bool has_sums = entry(buffers_.entries, f, 0).pooled != 0;
+      outs.push_back(has_sums ? none : to);
+      if (p.has_sums) outs.push_back(has_sums ? to : none);
+    }
+  }
+
   /// Pooled rows of whole tables, from where they came to their columns.
-  void take_pooled(places features, matrix_view<float> out) {
+  template <class Context>
+  status take_pooled(const Context& ctx, places features, matrix_view<float> out) {
     for (std::size_t f = 0; f < features.size(); ++f) {
       const place_type& p = features[f];
       if (!p.is_whole()) continue;
       const request_entry& e = entry(buffers_.entries, f, p.rank);
-      const matrix_view<float> from = region<float>(reply_block(p.rank), e.reply_at, e.bags, p);
-      for (index_t i = 0; i < from.extent(0); ++i) std::copy_n(from.row(i), p.width, out.row(i) + p.column);
+      const auto from = region<const row_type>(reply_block(p.rank), e.reply_at, e.bags, p);
+      if (const status s = cast(ctx, from, columns(out, p)); !s) return s;
     }
+    return {};
   }
 
   // --- message 3 ------------------------------------------------------------------------------------
@@ -148,33 +164,28 @@ class sharded_step {
     step_buffers<Bags>& b = buffers_;
     for (std::size_t f = 0; f < features.size(); ++f) {
       const place_type& p = features[f];
-      const matrix_view<const float> mine(gradient.empty() ? nullptr : gradient.data_handle() + p.column,
-                                          gradient.extent(0), p.width, gradient.stride(0));
-      outs_.clear();
-      for (int o = 0; o < ranks_; ++o) {
-        const request_entry& e = entry(b.entries, f, o);
-        outs_.push_back(region<float>(gradient_block(o), e.gradients_at, p.gradient_rows(e), p));
-      }
+      const matrix_view<const float> mine = columns(gradient, p);
       if (p.is_whole()) {
-        const matrix_view<float>& to = outs_[index(p.rank)];
-        for (index_t i = 0; i < to.extent(0); ++i) std::copy_n(mine.row(i), p.width, to.row(i));
+        const request_entry& e = entry(b.entries, f, p.rank);
+        const auto to = region<gradient_type>(gradient_block(p.rank), e.gradients_at, e.bags, p);
+        if (const status s = cast(ctx, mine, to); !s) return s;
         continue;
       }
+      begin_sums(p, f);
       const Bags& bag = bags[index(p.feature)];
       const slot_parts& parts = b.parts[f];
-      if (p.in_order) {
+      if (p.has_uses(entry(b.entries, f, 0))) {
         visits_.each_use(parts, bag, [&](int o, index_t used, index_t, index_t, index_t number, bool begins) {
           if (begins) std::copy_n(mine.row(used), p.width, outs_[index(o)].row(number));
         });
-        if (p.is_replicated()) copy_to_all();
-        continue;
+      } else {
+        const slot_bags<Bags> slots(bag.offsets(), bag.bags(), parts.slots.data(),
+                                    static_cast<index_t>(parts.slots.size()), bag.weights());
+        const std::span<const matrix_view<float>> outs(outs_);
+        if (const status s = p.sum(ctx, parts.counts, slots, mine, outs.first(parts.first.size() - 1)); !s)
+          return s.in_table(p.feature);
       }
-      const slot_bags<Bags> slots(bag.offsets(), bag.bags(), parts.slots.data(),
-                                  static_cast<index_t>(parts.slots.size()), bag.weights());
-      const std::span<const matrix_view<float>> outs(outs_);
-      if (const status s = p.sum(ctx, parts.counts, slots, mine, outs.first(parts.first.size() - 1)); !s)
-        return s.in_table(p.feature);
-      if (p.is_replicated()) copy_to_all();
+      if (const status s = end_sums(ctx, p, f); !s) return s;
     }
     for (int r = 0; r < ranks_; ++r) {
       b.to[index(r)] = gradient_block(r);
@@ -186,14 +197,34 @@ class sharded_step {
   }
 
   /// The gradients that came, by the features that this rank serves.
-  void take_gradients(places features, std::pmr::vector<matrix_view<const float>>& gradients) {
+  template <class Context>
+  status take_gradients(const Context& ctx, places features,
+                        std::pmr::vector<matrix_view<const float>>& gradients) {
     gradients.assign(buffers_.served_bags.size(), {});
+    index_t floats = 0;
     for (int r = 0; r < ranks_; ++r) {
       each_served(features, r, [&](const place_type& p, const request_entry& e) {
-        gradients[index(p.served + r)] =
-            region<const float>(buffers_.from_ranks[index(r)], e.gradients_at, p.gradient_rows(e), p);
+        floats += p.gradient_rows(e) * p.width;
       });
     }
+    [[maybe_unused]] float* wide = wide_gradients(floats);
+    status fault;
+    for (int r = 0; r < ranks_; ++r) {
+      each_served(features, r, [&](const place_type& p, const request_entry& e) {
+        const index_t rows = p.gradient_rows(e);
+        const auto came = region<const gradient_type>(buffers_.from_ranks[index(r)], e.gradients_at, rows, p);
+        matrix_view<const float>& gradient = gradients[index(p.served + r)];
+        if constexpr (std::is_same_v<gradient_type, float>) {
+          gradient = came;
+        } else {
+          const matrix_view<float> to(wide, rows, p.width);
+          if (fault.ok()) fault = cast(ctx, came, to);
+          gradient = to;
+          wide += rows * p.width;
+        }
+      });
+    }
+    return fault;
   }
 
  private:
@@ -201,15 +232,49 @@ class sharded_step {
   static std::size_t index(Number n) noexcept {
     return static_cast<std::size_t>(n);
   }
-  // The gradients for the first rank are those for all.
-  void copy_to_all() {
-    const matrix_view<float>& from = outs_.front();
-    for (std::size_t o = 1; o < outs_.size(); ++o)
-      std::copy_n(from.data_handle(), from.extent(0) * from.extent(1), outs_[o].data_handle());
+  // Memory for gradients beside their messages, where these are narrower.
+  float* wide_gradients(index_t floats) {
+    if constexpr (std::is_same_v<gradient_type, float>) return nullptr;
+    return reinterpret_cast<float*>(buffers_.wide_gradients.make(floats * index_t{sizeof(float)}));
   }
-  request_entry& entry(std::pmr::vector<request_entry>& entries, std::size_t feature,
-                       int rank) const noexcept {
+  matrix_view<gradient_type> sent_gradients(const place_type& p, std::size_t f, int owner) const noexcept {
+    const request_entry& e = entry(buffers_.entries, f, owner);
+    return region<gradient_type>(gradient_block(owner), e.gradients_at, p.gradient_rows(e), p);
+  }
+  // outs_: where the gradients of a feature are summed, by owners.
+  void begin_sums(const place_type& p, std::size_t f) {
+    outs_.clear();
+    if constexpr (std::is_same_v<gradient_type, float>) {
+      for (int o = 0; o < ranks_; ++o) outs_.push_back(sent_gradients(p, f, o));
+    } else {
+      index_t rows = 0;
+      for (int o = 0; o < ranks_; ++o) rows += sent_gradients(p, f, o).extent(0);
+      float* wide = wide_gradients(rows * p.width);
+      for (int o = 0; o < ranks_; ++o) {
+        outs_.emplace_back(wide, sent_gradients(p, f, o).extent(0), p.width);
+        wide += outs_.back().extent(0) * p.width;
+      }
+    }
+  }
+  // To the messages. The gradients of a replicated table for the first rank are those for all.
+  template <class Context>
+  status end_sums(const Context& ctx, const place_type& p, std::size_t f) {
+    constexpr bool in_place = std::is_same_v<gradient_type, float>;
+    status fault;
+    for (int o = in_place ? 1 : 0; o < ranks_ && fault.ok() && (!in_place || p.is_replicated()); ++o) {
+      const matrix_view<const float> from = outs_[p.is_replicated() ? 0 : index(o)];
+      fault = cast(ctx, from, sent_gradients(p, f, o));
+    }
+    return fault;
+  }
+  template <class Entries>
+  auto& entry(Entries& entries, std::size_t feature, int rank) const noexcept {
     return entries[feature * index(ranks_) + index(rank)];
+  }
+  // The columns of a place in the joint output or gradient.
+  template <class T>
+  static matrix_view<T> columns(matrix_view<T> all, const place_type& p) {
+    return {all.empty() ? nullptr : all.data_handle() + p.column, all.extent(0), p.width, all.stride(0)};
   }
   std::span<std::byte> reply_block(int rank) const noexcept {
     const block_place& a = buffers_.reply_places[index(rank)];
@@ -254,7 +319,8 @@ class sharded_step {
   // Places the regions of a message to or from each owner; the bytes of all of them.
   template <class RowsOf>
   index_t lay_out(places features, std::pmr::vector<block_place>& blocks,
-                  std::int64_t request_entry::* region_at, const RowsOf& rows_of) {
+                  std::int64_t request_entry::* region_at, const RowsOf& rows_of,
+                  index_t place_type::* row_bytes) {
     index_t at = 0;
     for (int o = 0; o < ranks_; ++o) {
       reply_layout layout(at);
@@ -262,9 +328,9 @@ class sharded_step {
         const place_type& p = features[f];
         if (!p.is_at(o)) continue;
         request_entry& e = entry(buffers_.entries, f, o);
-        e.*region_at =
-            layout.place((p.*rows_of)(e)*p.row_bytes(),
-                         p.is_whole() ? index_t{sizeof(float)} : (std::max)(p.row_bytes(), index_t{1}));
+        const index_t bytes = p.*row_bytes;
+        e.*region_at = layout.place((p.*rows_of)(e)*bytes,
+                                    p.is_whole() ? index_t{sizeof(float)} : (std::max)(bytes, index_t{1}));
       }
       blocks[index(o)] = {at, layout.bytes()};
       at = layout.end();
@@ -272,97 +338,6 @@ class sharded_step {
     return at;
   }
 
-  // The batch over the received rows.
-  void number_slots(const place_type& p, const Bags& bags, std::size_t f) {
-    step_buffers<Bags>& b = buffers_;
-    const slot_parts& parts = b.parts[f];
-    b.one_each.resize(parts.ids.size());
-    for (int o = 0; o < ranks_; ++o) {
-      const index_t first = parts.first[index(o)], end = parts.first[index(o) + 1];
-      const index_t row =
-          p.row_bytes() == 0
-              ? 0
-              : (b.reply_places[index(o)].at + entry(b.entries, f, o).reply_at) / p.row_bytes();
-      for (index_t u = first; u < end; ++u) b.one_each[index(u)] = row + u - first;
-    }
-    std::pmr::vector<std::int64_t>& slots = b.slots[f];
-    slots.resize(parts.slots.size());
-    for (std::size_t k = 0; k < slots.size(); ++k) slots[k] = b.one_each[index(parts.slots[k])];
-    b.pooled_bags.emplace_back(bags.offsets(), bags.bags(), slots.data(), static_cast<index_t>(slots.size()),
-                               bags.weights());
-  }
-
-  void write_request(places features, std::span<const Bags> bags, int o, std::uint64_t model) {
-    step_buffers<Bags>& b = buffers_;
-    index_t bytes = sizeof(request_head), number = 0;
-    for (std::size_t f = 0; f < features.size(); ++f) {
-      if (!features[f].is_at(o)) continue;
-      ++number;
-      bytes += index_t{sizeof(request_entry)} + features[f].request_bytes(entry(b.entries, f, o));
-    }
-    b.to[index(o)] = b.requests[index(o)].make(bytes);
-    request_cursor cursor(payload_of(b.to[index(o)]));
-    cursor.take<request_head>(1)[0] = {model, bags.empty() ? 0 : bags[0].bags(),
-                                       b.reply_places[index(o)].bytes, b.gradient_places[index(o)].bytes};
-    const std::span<request_entry> entries = cursor.take<request_entry>(number);
-    std::size_t next = 0;
-    for (std::size_t f = 0; f < features.size(); ++f) {
-      if (!features[f].is_at(o)) continue;
-      const request_entry& e = entries[next++] = entry(b.entries, f, o);
-      if (!features[f].is_whole()) {
-        std::copy_n(b.parts[f].ids.data() + b.parts[f].first[features[f].part_of(o)], e.ids,
-                    cursor.take<std::int64_t>(e.ids).data());
-        if (features[f].in_order) {
-          bag_uses& to = b.uses[f * index(ranks_) + index(o)];
-          to.offsets = cursor.take<std::int64_t>(e.bags + 1).data();
-          to.offsets[0] = 0;
-          to.slots = cursor.take<std::int32_t>(e.uses).data();
-          if (e.weighted != 0) to.factors = cursor.take<float>(e.uses).data();
-        }
-        continue;
-      }
-      const Bags& bag = bags[index(features[f].feature)];
-      std::copy_n(bag.offsets(), e.bags + 1, cursor.take<std::int64_t>(e.bags + 1).data());
-      std::copy_n(bag.ids(), e.ids, cursor.take<std::int64_t>(e.ids).data());
-      if (e.weighted != 0) std::copy_n(bag.weights(), e.ids, cursor.take<float>(e.ids).data());
-    }
-  }
-
-  // The bags of a feature that use each owner, and their ids.
-  void count_uses(const place_type& p, const Bags& bags, std::size_t f) {
-    const bool scaled = p.divide != divide_by::one || bags.weights() != nullptr;
-    visits_.each_use(buffers_.parts[f], bags, [&](int o, index_t, index_t, index_t, index_t, bool begins) {
-      request_entry& e = entry(buffers_.entries, f, o);
-      e.bags += begins ? 1 : 0;
-      ++e.uses;
-    });
-    for (int o = 0; o < ranks_; ++o) {
-      request_entry& e = entry(buffers_.entries, f, o);
-      if (p.is_replicated()) e = entry(buffers_.entries, f, 0);
-      e.weighted = scaled ? 1 : 0;
-    }
-  }
-  void write_uses(const place_type& p, const Bags& bags, std::size_t f) {
-    float scale = 1.0F;
-    index_t scaled = -1;
-    visits_.each_use(buffers_.parts[f], bags,
-                     [&](int o, index_t bag, index_t position, index_t slot, index_t, bool begins) {
-                       if (p.divide != divide_by::one && scaled != bag) {
-                         scale = factor_of_bag(p.divide, bags, bag);
-                         scaled = bag;
-                       }
-                       const float weight = bags.weights() == nullptr ? 1.0F : bags.weights()[position];
-                       buffers_.uses[f * index(ranks_) + index(o)].add(slot, weight * scale, begins);
-                     });
-    if (!p.is_replicated()) return;
-    const bag_uses& from = buffers_.uses[f * index(ranks_)];
-    for (int o = 1; o < ranks_; ++o) {
-      const bag_uses& to = buffers_.uses[f * index(ranks_) + index(o)];
-      std::copy_n(from.offsets, from.bags + 1, to.offsets);
-      std::copy_n(from.slots, from.count, to.slots);
-      if (to.factors != nullptr) std::copy_n(from.factors, from.count, to.factors);
-    }
-  }
   int rank_, ranks_;
   step_buffers<Bags> buffers_;
   received_bytes received_;

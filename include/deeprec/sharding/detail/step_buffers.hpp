@@ -61,8 +61,10 @@ struct step_buffers {
         served_bytes(static_cast<std::size_t>(ranks), from),
         replies(from),
         gradients(from),
+        wide_gradients(from),
         parts(from),
         slots(from),
+        sums_of_bags(from),
         entries(from),
         served_entries(from),
         pooled_bags(from),
@@ -96,8 +98,10 @@ struct step_buffers {
   std::pmr::vector<block_place> reply_places, gradient_places;  // of each rank
   std::pmr::vector<served_blocks> served_bytes;
   growing_block replies, gradients;    // blocks of all owners
+  growing_block wide_gradients;        // f32, before or after messages of narrower ones
   std::pmr::vector<slot_parts> parts;  // by features
   std::pmr::vector<std::pmr::vector<std::int64_t>> slots;
+  std::pmr::vector<std::pmr::vector<typename Bags::offset_type>> sums_of_bags;  // offsets of received sums
   std::pmr::vector<request_entry> entries;         // [feature][rank]: what this rank asks
   std::pmr::vector<request_entry> served_entries;  // [feature][rank]: what it is asked
   std::pmr::vector<Bags> pooled_bags;

@@ -1,7 +1,7 @@
 // The layout of a step's messages.
 //
 //   ids        header | model | entries of the features that the receiver serves | arrays, each at 8 bytes
-//   rows       header | regions of these features: their rows, or pooled rows
+//   rows       header | regions of these features: their rows, or sums of the rows of bags
 //   gradients  header | regions of these features: gradients of their rows, or of bags
 //
 //   received   | rows from rank 0 | rows from rank 1 | ...    one buffer, and for each feature a table
@@ -26,9 +26,10 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 /// What a rank asks for of a feature.
 struct request_entry {
   std::int64_t ids = 0;       ///< distinct ones; those of the bags of a whole table
-  std::int64_t bags = 0;      ///< of a whole table; where sums are in order, those that use the receiver
-  std::int64_t uses = 0;      ///< where sums are in order: ids of these bags, as numbers of distinct ones
+  std::int64_t bags = 0;      ///< of a whole table; where uses are sent, those that use the receiver
+  std::int64_t uses = 0;      ///< ids of these bags, as numbers of distinct ones: sums in order, or pooled
   std::int64_t weighted = 0;  ///< 1: there are weights of ids, or factors of uses
+  std::int64_t pooled = 0;    ///< 1: the receiver adds the rows of a bag
   std::int64_t reply_at = 0;  ///< of its region in the block of the reply
   std::int64_t gradients_at = 0;
 };
