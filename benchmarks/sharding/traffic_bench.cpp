@@ -5,7 +5,8 @@
 //   sharding/bytes      Criteo's batches, 2048 at each of 8 ranks, rows of 16 floats at the ranks: bytes sent
 //                       over 8 bytes for each distinct id and a row there and back (over_formula), and how
 //                       many times fewer than the rows that TorchRec sends for the same placement (fewer):
-//                       pooled rows of all tables reduced over the ranks, and their gradients gathered
+//                       pooled rows of all tables reduced over the ranks, and their gradients gathered.
+//                       bf16: the bytes with rows and gradients of 16 bits, over these
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include <deeprec/comm/thread_ranks.hpp>
+#include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/embedding/batches/partition_strategy.hpp>
@@ -24,6 +26,7 @@
 #include <deeprec/optim/optimizers.hpp>
 #include <deeprec/sharding/placement.hpp>
 #include <deeprec/sharding/sharded_group.hpp>
+#include <deeprec/sharding/sharded_options.hpp>
 #include <deeprec/sharding/sharded_verbs.hpp>
 
 #include "support/criteo_trace.hpp"
@@ -35,6 +38,7 @@ using namespace deeprec;
 using ids_of_features = std::vector<std::vector<std::int64_t>>;
 
 /// What all ranks send in a step, each with its batch of one id a bag.
+template <class Wire = wire<>>
 sharded_traffic traffic_of_step(const std::vector<index_t>& rows, index_t width,
                                 const std::vector<ids_of_features>& ids_of_ranks) {
   const int n = static_cast<int>(ids_of_ranks.size());
@@ -50,7 +54,7 @@ sharded_traffic traffic_of_step(const std::vector<index_t>& rows, index_t width,
       for (index_t i = 0; i <= bags; ++i) offsets.push_back(i);
       std::vector<dense_table<f32_rows>> parts;
       std::vector<jagged_view<>> batches;
-      sharded_group<sgd, thread_rank<>> group(all.rank(r));
+      sharded_group<sgd, thread_rank<>, jagged_view<>, Wire> group(all.rank(r));
       parts.reserve(rows.size());
       for (std::size_t f = 0; f < rows.size(); ++f) {
         parts.emplace_back(part_rows(r, rows[f], n), f32_rows(width));
@@ -124,6 +128,7 @@ void bytes(benchmark::State& state) {
       right = right && sent >= formula;
       f.add("over_formula", sent / formula);
       f.add("fewer", torchrec / sent);
+      f.add("bf16", static_cast<double>(traffic_of_step<wire<bf16, bf16>>(rows, width, ids).bytes) / sent);
       f.note("distinct_share",
              distinct * n / (n - 1) / static_cast<double>(n * batch) / static_cast<double>(rows.size()));
     });

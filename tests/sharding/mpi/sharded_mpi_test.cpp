@@ -40,6 +40,9 @@ TEST_CASE("sharded_group over MPI: lookups and updates have the bits of one proc
       plain.sums = rowwise.sums = sums;
       CHECK(same(std::move(plain), most));
       CHECK(same(std::move(rowwise), most));
+      trial<sgd, wire<bf16, bf16>> narrow{n, pooled_by_owners(kinds_for(n)), {.learning_rate = 0.125F}};
+      narrow.sums = sums;
+      CHECK(same(std::move(narrow), most));
     }
   }
 }
