@@ -32,25 +32,10 @@
 #include <vector>
 
 #include "comm/rank_threads.hpp"
-#include "sharding/sharded_trial.hpp"
+#include "sharding/thread_trial.hpp"
 
 using namespace deeprec;
 using namespace deeprec_test;
-
-namespace {
-
-// On ranks that are threads.
-template <class Trial>
-bool same(Trial trial, bool on_threads = false) {
-  trial.expect();
-  std::atomic<bool> fine{true};
-  on_ranks(trial.ranks, {.sent = sent_blocks::poisoned}, [&](thread_rank<> comm) {
-    if (!trial.same_at(comm, on_threads)) fine = false;
-  });
-  return fine;
-}
-
-}  // namespace
 
 TEST_CASE(
     "sharded_group: lookups and updates have the bits of one process, where sums are in the order of the "
@@ -93,22 +78,6 @@ TEST_CASE("sharded_group: owners that pool send sums of bags, and step as sums i
       all.sums = any.sums = sums;
       CHECK(same(std::move(all), n % 2 == 0));
       CHECK(same(std::move(any), n % 2 != 0));
-    }
-  }
-}
-TEST_CASE("sharded_group: rows and gradients of 16 bits are rounded once, those of the own rank too") {
-  std::mt19937_64 random(deeprec_test::seed() + 3);
-  for (const int n : {1, 2, 3, 8}) {
-    CAPTURE(n);
-    for (const row_sums sums : {row_sums::by_parts, row_sums::in_order}) {
-      const auto check = [&](auto model) {
-        model.sums = sums;
-        CHECK(same(std::move(model), n == 3));
-      };
-      const auto features = pooled_by_owners(random_model(n, random));
-      check(trial<sgd, wire<bf16>>{n, features, {.learning_rate = 0.125F}});
-      check(trial<adam, wire<f16, bf16>>{n, with_columns(features), {.learning_rate = 0.1F}});
-      check(trial<rowwise_adagrad, wire<float, f16>>{n, kinds_for(n), {.learning_rate = 0.1F}});
     }
   }
 }
