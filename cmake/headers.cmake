@@ -55,6 +55,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data.hpp
     include/deeprec/data/batch_reader.hpp
     include/deeprec/data/criteo_format.hpp
+    include/deeprec/data/detail/arrow_columns.hpp
     include/deeprec/data/detail/byte_words.hpp
     include/deeprec/data/detail/criteo_lines.hpp
     include/deeprec/data/detail/fields.hpp
@@ -63,6 +64,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/io_refusal.hpp
     include/deeprec/data/detail/locked_resource.hpp
     include/deeprec/data/detail/numbers.hpp
+    include/deeprec/data/detail/parquet_file.hpp
     include/deeprec/data/detail/source_chunks.hpp
     include/deeprec/data/detail/stream_lines.hpp
     include/deeprec/data/detail/text_chunk.hpp
@@ -72,6 +74,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/gzip_stream.hpp
     include/deeprec/data/key_value_format.hpp
     include/deeprec/data/libsvm_format.hpp
+    include/deeprec/data/parquet_reader.hpp
     include/deeprec/data/sparse_batch.hpp
     include/deeprec/data/text_format.hpp
     include/deeprec/data/text_stream.hpp
@@ -384,6 +387,7 @@ set(DEEPREC_HEADERS
     include/deeprec/graph/step/step_program.hpp
     include/deeprec/graph/step/type_id.hpp
     include/deeprec/graph/step/value_plan.hpp
+    include/deeprec/interop/arrow_bags.hpp
     include/deeprec/interop/at_parallel_for.hpp
     include/deeprec/interop/c10d_ranks.hpp
     include/deeprec/interop/detail/bulk_pieces.hpp

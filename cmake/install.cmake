@@ -35,6 +35,7 @@ install(
         "${CMAKE_CURRENT_LIST_DIR}/deeprec_zstd.cmake"
         "${CMAKE_CURRENT_LIST_DIR}/deeprec_farmhash.cmake"
         "${CMAKE_CURRENT_LIST_DIR}/deeprec_mpi.cmake"
+        "${CMAKE_CURRENT_LIST_DIR}/deeprec_arrow.cmake"
         "${CMAKE_CURRENT_LIST_DIR}/deeprec_cuda.cmake"
   DESTINATION "${deeprec_package_dir}")
 

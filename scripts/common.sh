@@ -104,6 +104,20 @@ fetch_cuobjdump() {
   say "no ${missing[*]} here: the machine code of kernels is NOT looked at"
 }
 
+# fetch_pyarrow: Arrow's C++ library, as Python's package has it, by pip into build/tools, once. The tests of Parquet do without where
+# that fails.
+fetch_pyarrow() {
+  local to="$root/build/tools/pyarrow"
+  [[ ! -d "$to/pyarrow" ]] || return 0
+  python3 -m pip --version >/dev/null 2>&1 || return 0
+  say "fetching Arrow by pip into build/tools"
+  if ! timeout 300 python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-cache-dir --only-binary :all: \
+    --target "$to" "pyarrow==26.*" >/dev/null 2>&1; then
+    rm -rf "$to"
+    say "could not fetch Arrow: the reader of Parquet is NOT tested"
+  fi
+}
+
 clang_format_version=19.1.7
 # clang_format: prints the program of that version; 1 where there is none.
 clang_format() {

@@ -63,7 +63,7 @@ for part in "${wanted[@]}"; do
     headers) install_packages clang && install_packages universal-ctags && install_packages clang-tidy ;;
     fuzz) install_packages clang ;;
     device) fetch_cuobjdump ;;
-    units) install_packages python3-matplotlib && install_packages doxygen ;;
+    units) install_packages python3-matplotlib && install_packages doxygen && fetch_pyarrow ;;
     aarch64) if [[ "$(uname -m)" == x86_64 ]]; then install_packages g++-aarch64-linux-gnu qemu-user; fi ;;
   esac
 done

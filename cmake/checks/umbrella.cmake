@@ -6,7 +6,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 # For no umbrella of the host: private headers, headers of one component or of one host framework.
 set(apart "(^|/)detail/" "/kernels/" "_kernels[.]hpp$" "^(support|simd|interop)/" "(^|/)cuda_" "onednn" "^data/(gzip|zstd)_"
-          "^data/farmhash[.]" "^comm/mpi_")
+          "^data/(farmhash[.]|parquet_)" "^comm/mpi_")
 
 # Faults unless an umbrella of this tree includes a header.
 function(expect_in umbrella header)

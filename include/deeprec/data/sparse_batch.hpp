@@ -212,6 +212,43 @@ class sparse_batch {
     }
   }
 
+  /// Where a columnar format writes the bags of a feature for reserved rows, for bag_size::any.
+  struct bag_column {
+    std::int64_t* ids = nullptr;   ///< (ids) and
+    float* weights = nullptr;      ///< (ids), of the first of these rows on; null without weights
+    std::int64_t* ends = nullptr;  ///< (rows): the end of each bag, counted from the first id of the batch
+    index_t first = 0;             ///< the end of the bag before them
+  };
+  /// Room for `ids` of feature s behind those of the batch's rows.
+  ///
+  /// @pre     reserve_rows() made room for the rows
+  /// @post    commit_columns(count) adds the first `count` of them, whose ends were written
+  /// @cost    allocates when it must
+  /// @threads different features may have room made at the same time, where the resource may be shared
+  /// @error   out_of_memory; the batch is unchanged
+  [[nodiscard]] status next_bags(index_t s, index_t ids, bag_column& to) noexcept {
+    feature_arrays& one = features_[static_cast<std::size_t>(s)];
+    if (!reserve_ids(s, one.size + ids, one.size)) return detail::no_room_for_rows;
+    to = {one.ids.data() + one.size,
+          shape_.weights == id_weights::present ? one.weights.data() + one.size : nullptr,
+          one.offsets.data() + rows_ + 1, one.size};
+    return {};
+  }
+  /// Adds the next `count` reserved rows, written column by column.
+  ///
+  /// @pre     labels, dense values, ids, and for bag_size::any the ends of each feature were written
+  /// @cost    O(features)
+  /// @threads exclusive access to the batch
+  /// @error   none
+  void commit_columns(index_t count) noexcept {
+    rows_ += count;
+    if (shape_.bags == bag_size::one || rows_ == 0) return;
+    for (index_t s = 0; s < shape_.features; ++s) {
+      feature_arrays& one = features_[static_cast<std::size_t>(s)];
+      one.size = one.offsets.data()[rows_];
+    }
+  }
+
   /// Drops the ids pushed into the open row.
   ///
   /// @cost    O(features)
