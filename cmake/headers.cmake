@@ -574,6 +574,7 @@ set(DEEPREC_HEADERS
     include/deeprec/sharding.hpp
     include/deeprec/sharding/dense_step.hpp
     include/deeprec/sharding/dense_tensor.hpp
+    include/deeprec/sharding/detail/batch_cuts.hpp
     include/deeprec/sharding/detail/dense_layout.hpp
     include/deeprec/sharding/detail/dense_pieces.hpp
     include/deeprec/sharding/detail/engine_dense.hpp

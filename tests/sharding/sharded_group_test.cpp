@@ -1,6 +1,7 @@
 // Tables over many ranks against one process that has all of them: lookups and updates, bit for bit.
 #include <deeprec/comm/message_header.hpp>
 #include <deeprec/comm/thread_ranks.hpp>
+#include <deeprec/core/hash.hpp>
 #include <deeprec/embedding/batches/partition_strategy.hpp>
 #include <deeprec/embedding/growing/growing_table.hpp>
 #include <deeprec/embedding/lookup/lookup.hpp>
@@ -79,6 +80,71 @@ TEST_CASE("sharded_group: owners that pool send sums of bags, and step as sums i
       CHECK(same(std::move(all), n % 2 == 0));
       CHECK(same(std::move(any), n % 2 != 0));
     }
+  }
+}
+TEST_CASE(
+    "sharded_group: sums of parts, of which each rank has several, have their bits for any number of ranks") {
+  std::mt19937_64 random(deeprec_test::seed() + 4);
+  for (int n = 1; n <= 4; ++n) {
+    CAPTURE(n);
+    trial<sgd> all{n, with_columns(pooled_by_owners(kinds_for(n))), {.learning_rate = 0.125F}};
+    trial<rowwise_adagrad> any{n, random_model(n, random), {.learning_rate = 0.1F}};
+    all.sum_parts = any.sum_parts = 12;
+    CHECK(same(std::move(all), n % 2 == 0));
+    CHECK(same(std::move(any), n % 2 != 0));
+  }
+  // 48 bags, in 4 parts of 12: one process's rows after 3 steps, by 1, 2 and 4 ranks.
+  std::vector<std::vector<float>> rows;
+  for (const int n : {1, 2, 4}) {
+    std::vector<float> whole(20 * 5);
+    on_ranks(n, {}, [&](thread_rank<> comm) {
+      const int me = comm.rank();
+      table_type part = make_table(part_rows(me, 20, n), 5, 0, 1);
+      for (index_t k = 0; k < part.rows(); ++k) {
+        for (index_t c = 0; c < 5; ++c)
+          reinterpret_cast<float*>(part.view().row(k))[c] = static_cast<float>(me + k * n) / 7;
+      }
+      sharded_group<sgd, thread_rank<>> group(comm, {.parts = 4});
+      group.add(part.view(), combiner::mean, placement::rows{20});
+      inline_executor here;
+      for (std::uint64_t t = 0; t < 3; ++t) {
+        batch b;
+        std::vector<float> g;
+        for (int bag = 48 * me / n; bag < 48 * (me + 1) / n; ++bag) {
+          for (std::uint64_t k = 0; k < 3; ++k)
+            b.ids.push_back(
+                static_cast<std::int64_t>(mix64(static_cast<std::uint64_t>(bag) * 7 + k + t) % 20));
+          b.offsets.push_back(static_cast<std::int64_t>(b.ids.size()));
+          for (int c = 0; c < 5; ++c) g.push_back(1.0F / static_cast<float>(1 + bag + c));
+        }
+        const std::vector<bags_type> bags{b.view()};
+        const auto step = resolve(here, group, bags).or_throw();
+        update(here, step, matrix_view<const float>(g.data(), b.bags(), 5), sgd{.learning_rate = 0.3F})
+            .or_throw();
+      }
+      for (index_t k = 0; k < part.rows(); ++k)
+        std::copy_n(reinterpret_cast<const float*>(part.view().row(k)), 5, whole.data() + (me + k * n) * 5);
+    });
+    rows.push_back(whole);
+  }
+  CHECK(rows[1] == rows[0]);
+  CHECK(rows[2] == rows[0]);
+}
+TEST_CASE("sharded_group: parts that ranks can't have as many of are refused at all") {
+  for (const int parts : {-2, 3}) {
+    std::vector<status> seen(2);
+    on_ranks(2, {}, [&](thread_rank<> comm) {
+      table_type t = make_table(part_rows(comm.rank(), 10, 2), 4, 0, 1);
+      sharded_group<sgd, thread_rank<>> group(comm, {.parts = parts});
+      group.add(t.view(), combiner::sum, placement::rows{10});
+      const std::vector<std::int64_t> offsets{0, 1}, ids{0};
+      const std::vector<bags_type> bags{bags_type(offsets.data(), 1, ids.data(), 1)};
+      inline_executor here;
+      const auto rows = resolve(here, group, bags);
+      seen[static_cast<std::size_t>(comm.rank())] =
+          rows ? status() : static_cast<const status&>(rows.fault());
+    });
+    for (const status& s : seen) CHECK(s.code() == errc::invalid_value);
   }
 }
 TEST_CASE("sharded_group: each rank has the rows of long bags added by their owners where it sends less") {
@@ -441,14 +507,15 @@ TEST_CASE(
 
 TEST_CASE(
     "sharded_group: three messages a step and rank, whatever the features; nothing is allocated in the end") {
-  const auto check = [](int features, row_sums sums, pooled_at pooled, auto elements) {
+  const auto check = [](int features, row_sums sums, pooled_at pooled, auto elements, int parts = 0) {
     std::vector<std::uint64_t> messages(3);
     std::vector<index_t> allocations(3);
     on_ranks(3, {}, [&](thread_rank<> comm) {
       const auto i = static_cast<std::size_t>(comm.rank());
       counting_resource memory;
       table_type t = make_table(part_rows(comm.rank(), 40, 3), 4, 0, 1);
-      sharded_group<sgd, thread_rank<>, bags_type, decltype(elements)> group(comm, {.sums = sums}, &memory);
+      sharded_group<sgd, thread_rank<>, bags_type, decltype(elements)> group(
+          comm, {.sums = sums, .parts = parts}, &memory);
       for (int f = 0; f < features; ++f) group.add(t.view(), combiner::sum, placement::rows{40, pooled});
       const std::vector<std::int64_t> offsets{0, 1, 3}, ids{7, 39, 12};
       const std::vector<bags_type> bags(static_cast<std::size_t>(features),
@@ -470,6 +537,7 @@ TEST_CASE(
   };
   check(1, row_sums::by_parts, pooled_at::bag, wire<>());
   check(200, row_sums::by_parts, pooled_at::bag, wire<>());
+  check(200, row_sums::by_parts, pooled_at::bag, wire<>(), 6);
   check(200, row_sums::in_order, pooled_at::bag, wire<bf16>());
   check(200, row_sums::by_parts, pooled_at::owner, wire<bf16, bf16>());
 }

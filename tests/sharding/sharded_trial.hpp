@@ -154,6 +154,7 @@ struct trial {
   index_t most_bags = 40;          // of a rank
   mistake breaks = mistake::none;  // in what one process does, which must be seen
   row_sums sums = row_sums::by_parts;
+  int sum_parts = 0;  // of all batches
 
   std::vector<table_type> tables{}, first{};
   std::vector<std::vector<std::vector<batch>>> batches{};  // [step][rank][feature]
@@ -296,22 +297,29 @@ struct trial {
         g.insert(g.end(), came.begin(), came.end());
         continue;
       }
-      // Summed within the rank; each row once.
+      // Summed within each part of the rank's batch; each row once.
       if constexpr (requires { typename Pooling::empty_mode; }) {
         continue;  // a whole table
       } else {
-        sparse_gradient own;
-        row_gradients(here, features[f].rows, b.view(), pooled,
-                      matrix_view<const float>(mine.data(), b.bags(), d), own)
-            .or_throw();
-        for (std::size_t k = 0; k < own.rows.size(); ++k) {
-          if (breaks == mistake::one_of_two_lost && !all.ids.empty() && own.rows[k] == all.ids.front())
-            continue;
-          all.ids.push_back(own.rows[k]);
-          all.offsets.push_back(static_cast<std::int64_t>(all.ids.size()));
-          const float* const row = own.values.data() + static_cast<index_t>(k) * d;
-          const std::vector<float> came = sent_as<gradient_type>({row, row + d});
-          g.insert(g.end(), came.begin(), came.end());
+        const int cuts = sum_parts > ranks ? sum_parts / ranks : 1;
+        for (int cut = 0; cut < cuts; ++cut) {
+          const index_t from = b.bags() * cut / cuts, to = b.bags() * (cut + 1) / cuts;
+          const bags_type part(b.offsets.data() + from, to - from, b.ids.data(),
+                               static_cast<index_t>(b.ids.size()),
+                               b.weights.empty() ? nullptr : b.weights.data());
+          sparse_gradient own;
+          row_gradients(here, features[f].rows, part, pooled,
+                        matrix_view<const float>(mine.data() + from * d, to - from, d), own)
+              .or_throw();
+          for (std::size_t k = 0; k < own.rows.size(); ++k) {
+            if (breaks == mistake::one_of_two_lost && !all.ids.empty() && own.rows[k] == all.ids.front())
+              continue;
+            all.ids.push_back(own.rows[k]);
+            all.offsets.push_back(static_cast<std::int64_t>(all.ids.size()));
+            const float* const row = own.values.data() + static_cast<index_t>(k) * d;
+            const std::vector<float> came = sent_as<gradient_type>({row, row + d});
+            g.insert(g.end(), came.begin(), came.end());
+          }
         }
       }
     }
@@ -338,7 +346,8 @@ struct trial {
     const auto i = static_cast<std::size_t>(me);
     std::vector<slice> slices;
     std::vector<table_type> parts;
-    sharded_group<Optimizer, Comm, bags_type, Wire> group(std::move(comm), {.sums = sums});
+    sharded_group<Optimizer, Comm, bags_type, Wire> group(std::move(comm),
+                                                          {.sums = sums, .parts = sum_parts});
     for (std::size_t f = 0; f < features.size(); ++f) {
       slices.push_back(slice_at(f, me));
       parts.push_back(

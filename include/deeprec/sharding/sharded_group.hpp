@@ -80,8 +80,14 @@ class sharded_group {
       : patience_(options.patience),
         comm_(std::move(comm)),
         in_order_(trains && options.sums == row_sums::in_order && (comm_.size() > 1 || rounds_gradients)),
-        steps_apart_(in_order_),
-        step_(std::make_unique<detail::sharded_step<Bags, Wire>>(comm_.rank(), comm_.size(), memory)) {}
+        cuts_(trains && !in_order_ && options.parts > comm_.size() ? options.parts / comm_.size() : 1),
+        steps_apart_(in_order_ || cuts_ > 1),
+        step_(std::make_unique<detail::sharded_step<Bags, Wire>>(comm_.rank(), comm_.size(), memory)) {
+    if (options.parts < 0 || options.parts % comm_.size() != 0)
+      note({errc::invalid_value,
+            "resolve: parts must be a multiple of the number of ranks",
+            {.is = options.parts, .must_be = comm_.size()}});
+  }
 
   sharded_group(const sharded_group&) = delete;  // rows of a step refer to it
   sharded_group& operator=(const sharded_group&) = delete;
@@ -226,6 +232,7 @@ class sharded_group {
       }
     }
     place.in_order = in_order_;
+    place.cuts = static_cast<std::size_t>(cuts_);
     place.divide = detail::divisor_of<typename policies::combiner>();
     if constexpr (trains) place.sum = &detail::sum_slot_gradients<typename policies::combiner, Bags>;
     add_place(place);
@@ -283,9 +290,10 @@ class sharded_group {
     place.row_bytes = place.width * index_t{sizeof(typename Wire::row_type)};
     place.gradient_row_bytes = trains ? place.width * index_t{sizeof(typename Wire::gradient_type)} : 0;
     total_width_ = capped_sum(total_width_, place.width);
-    for (const index_t word : {static_cast<index_t>(place.how), place.feature, index_t{place.rank},
-                               place.count, place.width, index_t{place.in_order ? 1 : 0},
-                               static_cast<index_t>(place.pool), place.row_bytes, place.gradient_row_bytes})
+    for (const index_t word :
+         {static_cast<index_t>(place.how), place.feature, index_t{place.rank}, place.count, place.width,
+          index_t{place.in_order ? 1 : 0}, static_cast<index_t>(place.cuts), static_cast<index_t>(place.pool),
+          place.row_bytes, place.gradient_row_bytes})
       model_ = mix64(model_ ^ mix64(static_cast<std::uint64_t>(word)));
     places_.push_back(place);
   }
@@ -303,6 +311,7 @@ class sharded_group {
   std::chrono::nanoseconds patience_;
   Comm comm_;
   bool in_order_;     // of one rank both orders are one
+  int cuts_;          // parts of this rank's batch
   bool steps_apart_;  // what is stepped are not the rows that are looked up
   std::unique_ptr<detail::sharded_step<Bags, Wire>> step_;  // sources refer to it
   using served_group = feature_group<Optimizer, jagged_view<>, typename Wire::row_type>;

@@ -12,7 +12,8 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// The order in which the gradients of a row are added.
 enum class row_sums : std::uint8_t {
-  by_parts,  ///< within each rank, then in the order of the ranks: a row is sent for each distinct id
+  by_parts,  ///< within each part of a batch, then in the order of ranks and parts: a row is sent for each
+             ///< distinct id of a part
   in_order,  ///< as one process adds those of all batches in the order of the ranks: a row for each bag
              ///< and owner of its ids, so that the bits do not depend on the number of ranks
 };
@@ -41,6 +42,10 @@ struct sharded_options {
   std::chrono::nanoseconds patience = std::chrono::minutes(10);
   /// The same at all ranks.
   row_sums sums = row_sums::by_parts;
+  /// Of the batches of all ranks, of by_parts: a multiple of the number of ranks, of which each cuts its batch
+  /// into as many, equal in bags. The bits do not depend on the number of ranks where the parts are the same.
+  /// 0: one for each rank.
+  int parts = 0;
 };
 
 /// What a rank has sent.

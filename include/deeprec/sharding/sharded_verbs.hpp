@@ -68,8 +68,8 @@ status lookup(Context&& context_or_executor, const sharded_rows<Group>& rows, ma
 /// One optimizer step for each row that a batch of any rank used.
 ///
 /// @shape    gradient (B, group.total_width()) of the lookup's output
-/// @numerics row_sums::by_parts: a row's gradients are added within each rank, in the order of its batch, and
-///           then in that of the ranks: the bits depend on the batches of the ranks and on no timing.
+/// @numerics row_sums::by_parts: a row's gradients are added within each part of a rank's batch, in its
+///           order, and then in that of the ranks and parts: the bits depend on the parts and on no timing.
 ///           row_sums::in_order, and whole tables: the bits of one process on the batches in the order of the
 ///           ranks; the positions of a default row come behind each rank's batch. Where owners pool, the bits
 ///           of in_order

@@ -40,6 +40,7 @@ struct feature_place {
   sum_gradients sum = nullptr;
   bool in_order = false;  ///< gradients of bags are sent, not of distinct rows
   divide_by divide = divide_by::one;
+  std::size_t cuts = 1;  ///< parts of the batch, whose distinct rows have a gradient each
   pooled_at pool = pooled_at::bag;
   bool has_sums = false;           ///< owners may add the rows of bags: another feature over what came
   index_t row_bytes = 0;           ///< of a row as it is sent
@@ -52,8 +53,15 @@ struct feature_place {
   [[nodiscard]] std::size_t part_of(int owner) const noexcept {
     return is_replicated() ? 0 : static_cast<std::size_t>(owner);
   }
-  /// Whether the owner is told the bags, and each id of them; else the distinct ids only.
-  [[nodiscard]] bool has_uses(const request_entry& e) const noexcept { return in_order || e.pooled != 0; }
+  /// Whether gradients are those of bags.
+  [[nodiscard]] bool has_bag_gradients(const request_entry& e) const noexcept {
+    return is_whole() || in_order || e.pooled != 0;
+  }
+  /// Whether the owner is told what gradients are of: bags with each of their ids, or ids of parts; else of
+  /// the distinct ids.
+  [[nodiscard]] bool has_uses(const request_entry& e) const noexcept {
+    return !is_whole() && (has_bag_gradients(e) || cuts > 1);
+  }
   /// Rows of a reply, rows of gradients, and bytes of the arrays of a request.
   [[nodiscard]] index_t reply_rows(const request_entry& e) const noexcept {
     return is_replicated() ? 0 : is_whole() || e.pooled != 0 ? e.bags : e.ids;

@@ -35,16 +35,16 @@ class request_writer {
       const std::size_t part = p.part_of(o);
       entry(f, o).ids = parts.first[part + 1] - parts.first[part];
     }
-    const bool may_pool = p.has_sums && p.pool != pooled_at::bag;
-    if (!p.in_order && !may_pool) return;
+    if (p.in_order)
+      count_uses(f);
+    else if (p.cuts > 1)
+      count_parts(f);
+    if (!p.has_sums) return;
     const index_t bytes_of_rows = bytes(f);
-    if (!p.in_order && p.pool == pooled_at::fewer_bytes && least_sums(f) >= bytes_of_rows) return;
-    count_uses(f);
-    if (!may_pool) return;
-    const index_t bytes_in_order = bytes(f);
+    if (p.pool == pooled_at::fewer_bytes && !p.in_order && least_sums(f) >= bytes_of_rows) return;
+    if (!p.in_order) count_uses(f);
     for (int o = 0; o < ranks_; ++o) entry(f, o).pooled = 1;
-    if (p.pool == pooled_at::owner) return;
-    if (bytes(f) < (p.in_order ? bytes_in_order : bytes_of_rows)) return;
+    if (p.pool == pooled_at::owner || bytes(f) < bytes_of_rows) return;
     for (int o = 0; o < ranks_; ++o) {
       request_entry& e = entry(f, o);
       if (p.in_order)
@@ -52,12 +52,19 @@ class request_writer {
       else
         e = {.ids = e.ids};
     }
+    if (!p.in_order && p.cuts > 1) count_parts(f);
   }
   /// Writes them, once the regions have their places.
   void write(std::uint64_t model) {
     for (int o = 0; o < ranks_; ++o) write(o, model);
     for (std::size_t f = 0; f < features_.size(); ++f) {
-      if (!features_[f].is_whole() && features_[f].has_uses(entry(f, 0))) write_uses(f);
+      const place_type& p = features_[f];
+      if (!p.has_uses(entry(f, 0))) continue;
+      if (p.has_bag_gradients(entry(f, 0)))
+        write_uses(f);
+      else
+        write_parts(f);
+      if (p.is_replicated()) copy_to_all(f);
     }
   }
 
@@ -123,9 +130,31 @@ class request_writer {
     }
   }
 
+  // The ids of parts.
+  void count_parts(std::size_t f) {
+    const place_type& p = features_[f];
+    buffers_.cuts[f].cut(bags_of(f), buffers_.parts[f], p.cuts);
+    for (int o = 0; o < ranks_; ++o) {
+      request_entry& e = entry(f, o);
+      e.bags = 0;
+      for (const batch_part& part : buffers_.cuts[f].parts()) e.bags += part.ids_of(p.part_of(o));
+      e.uses = e.bags;
+    }
+  }
+  void write_parts(std::size_t f) {
+    const slot_parts& all = buffers_.parts[f];
+    bag_uses* const uses = buffers_.uses.data() + f * index(ranks_);
+    for (const batch_part& part : buffers_.cuts[f].parts()) {
+      for (std::size_t o = 0; o + 1 < part.first.size(); ++o) {
+        for (index_t u = part.first[o]; u < part.first[o + 1]; ++u)
+          uses[o].add(part.of_batch[index(u)] - all.first[o], 1.0F, true);
+      }
+    }
+  }
   // The bags of a feature that use each owner, and their ids.
   void count_uses(std::size_t f) {
     const place_type& p = features_[f];
+    for (int o = 0; o < ranks_; ++o) entry(f, o) = {.ids = entry(f, o).ids};
     const bool scaled = p.divide != divide_by::one || bags_of(f).weights() != nullptr;
     visits_.each_use(buffers_.parts[f], bags_of(f),
                      [&](int o, index_t, index_t, index_t, index_t, bool begins) {
@@ -154,7 +183,10 @@ class request_writer {
                        const float weight = bags.weights() == nullptr ? 1.0F : bags.weights()[position];
                        uses[o].add(slot, weight * scale, begins);
                      });
-    if (!p.is_replicated()) return;
+  }
+  // What the first rank is asked of a replicated table, which is asked of all.
+  void copy_to_all(std::size_t f) {
+    const bag_uses* const uses = buffers_.uses.data() + f * index(ranks_);
     const bag_uses& from = uses[0];
     for (int o = 1; o < ranks_; ++o) {
       const bag_uses& to = uses[o];

@@ -46,6 +46,7 @@ class sharded_step {
         buffers_(ranks, memory),
         slot_owners_(memory),
         outs_(memory),
+        parts_of_outs_(memory),
         visits_(ranks, memory) {}
 
   [[nodiscard]] const received_bytes* received() const noexcept { return &received_; }
@@ -65,6 +66,7 @@ class sharded_step {
     while (b.parts.size() < count) b.parts.emplace_back(b.memory);
     b.slots.resize((std::max)(b.slots.size(), count));
     b.sums_of_bags.resize((std::max)(b.sums_of_bags.size(), count));
+    while (b.cuts.size() < count) b.cuts.emplace_back(b.memory);
     b.entries.assign(count * index(ranks_), {});
     b.uses.assign(count * index(ranks_), {});
     b.pooled_bags.clear();
@@ -174,10 +176,12 @@ class sharded_step {
       begin_sums(p, f);
       const Bags& bag = bags[index(p.feature)];
       const slot_parts& parts = b.parts[f];
-      if (p.has_uses(entry(b.entries, f, 0))) {
+      if (p.has_bag_gradients(entry(b.entries, f, 0))) {
         visits_.each_use(parts, bag, [&](int o, index_t used, index_t, index_t, index_t number, bool begins) {
           if (begins) std::copy_n(mine.row(used), p.width, outs_[index(o)].row(number));
         });
+      } else if (p.cuts > 1) {
+        if (const status s = sum_parts(ctx, p, f, bag, mine); !s) return s.in_table(p.feature);
       } else {
         const slot_bags<Bags> slots(bag.offsets(), bag.bags(), parts.slots.data(),
                                     static_cast<index_t>(parts.slots.size()), bag.weights());
@@ -255,6 +259,30 @@ class sharded_step {
         wide += outs_.back().extent(0) * p.width;
       }
     }
+  }
+  // Each part of the batch behind the one before it.
+  template <class Context>
+  status sum_parts(const Context& ctx, const place_type& p, std::size_t f, const Bags& bag,
+                   matrix_view<const float> gradient) {
+    const batch_cuts& cuts = buffers_.cuts[f];
+    const std::size_t owners = p.is_replicated() ? 1 : index(ranks_);
+    parts_of_outs_ = outs_;
+    for (std::size_t j = 0; j < cuts.parts().size(); ++j) {
+      const batch_part& part = cuts.parts()[j];
+      const index_t from = cuts.first_bag(bag.bags(), j), to = cuts.first_bag(bag.bags(), j + 1);
+      const slot_bags<Bags> slots(bag.offsets() + from, to - from, cuts.slots().data(),
+                                  static_cast<index_t>(cuts.slots().size()), bag.weights());
+      const matrix_view<const float> mine(from == to ? nullptr : gradient.row(from), to - from, p.width,
+                                          gradient.stride(0));
+      for (std::size_t o = 0; o < owners; ++o) {
+        parts_of_outs_[o] = {parts_of_outs_[o].data_handle(), part.ids_of(o), p.width};
+      }
+      const std::span<const matrix_view<float>> outs(parts_of_outs_);
+      if (const status s = p.sum(ctx, part.counts, slots, mine, outs.first(owners)); !s) return s;
+      for (std::size_t o = 0; o < owners; ++o)
+        parts_of_outs_[o] = {parts_of_outs_[o].data_handle() + part.ids_of(o) * p.width, 0, p.width};
+    }
+    return {};
   }
   // To the messages. The gradients of a replicated table for the first rank are those for all.
   template <class Context>
@@ -342,7 +370,8 @@ class sharded_step {
   step_buffers<Bags> buffers_;
   received_bytes received_;
   std::pmr::vector<std::uint16_t> slot_owners_;
-  std::pmr::vector<matrix_view<float>> outs_;  // of a feature's gradients, by ranks
+  std::pmr::vector<matrix_view<float>> outs_;           // of a feature's gradients, by ranks
+  std::pmr::vector<matrix_view<float>> parts_of_outs_;  // of a part's
   use_visits<Bags> visits_;
   std::int64_t bags_of_all_ = 0;
 };

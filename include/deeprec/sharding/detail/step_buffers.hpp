@@ -12,7 +12,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/jagged_view.hpp>
-#include <deeprec/ops/partition_unique.hpp>
+#include <deeprec/sharding/detail/batch_cuts.hpp>
 #include <deeprec/sharding/detail/step_layout.hpp>
 #include <deeprec/support/growing_block.hpp>
 
@@ -28,9 +28,6 @@ struct served_blocks {
   index_t reply = 0, gradients = 0;
 };
 
-/// The distinct ids of a batch. Slots of 32 bits: half the memory to pass over.
-using slot_number = std::int32_t;
-using slot_parts = unique_parts<std::int64_t, slot_number>;
 /// A batch over the slots of its distinct ids.
 template <class Bags>
 using slot_bags = jagged_view<slot_number, typename Bags::offset_type>;
@@ -65,6 +62,7 @@ struct step_buffers {
         parts(from),
         slots(from),
         sums_of_bags(from),
+        cuts(from),
         entries(from),
         served_entries(from),
         pooled_bags(from),
@@ -102,6 +100,7 @@ struct step_buffers {
   std::pmr::vector<slot_parts> parts;  // by features
   std::pmr::vector<std::pmr::vector<std::int64_t>> slots;
   std::pmr::vector<std::pmr::vector<typename Bags::offset_type>> sums_of_bags;  // offsets of received sums
+  std::pmr::vector<batch_cuts> cuts;                                            // by features
   std::pmr::vector<request_entry> entries;         // [feature][rank]: what this rank asks
   std::pmr::vector<request_entry> served_entries;  // [feature][rank]: what it is asked
   std::pmr::vector<Bags> pooled_bags;
