@@ -70,7 +70,7 @@ bool has_nulls(const Array& array) noexcept {
 template <class Schema, class Array, class T>
   requires(ArrowData<Schema, Array>)
 status from_arrow(const Schema& schema, const Array& array, std::span<const T>& numbers) noexcept {
-  static_assert(detail::!arrow_format<T>().empty(),
+  static_assert(!detail::arrow_format<T>().empty(),
                 "deeprec::from_arrow: numbers are float, double, or integers of 32 or 64 bits. Fix: "
                 "std::span<const float>.");
   if (std::string_view(schema.format) != detail::arrow_format<T>())
