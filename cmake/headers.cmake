@@ -635,6 +635,7 @@ set(DEEPREC_HEADERS
     include/deeprec/support/first_fault.hpp
     include/deeprec/support/granules.hpp
     include/deeprec/support/growing_block.hpp
+    include/deeprec/support/kept_blocks.hpp
     include/deeprec/support/key_hash.hpp
     include/deeprec/support/monotonic_memory.hpp
     include/deeprec/support/number_keys.hpp

@@ -1,24 +1,18 @@
 """One of two processes of torch_suite.py: a ShardedEmbeddingCollection beside TorchRec's tables, on the same batches and
-one gloo group. RANK STORE PLACEMENT BENCHMARK RESULT; process 0 says who is timed, and writes the counters to RESULT.
+one gloo group. RANK STORE BENCHMARK RESULT PLACEMENT.
 """
 
 import itertools
-import json
 import os
 import sys
-import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ among the sources
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks" / "support"))
-from peer_suite import Figures, Unavailable, keep_freed_memory  # noqa: E402
+from two_ranks import RANKS, Unavailable, begin, check_equal, compare, run_rank  # noqa: E402
 
 import torch  # noqa: E402
-from torch import distributed  # noqa: E402
 
-RANKS, TABLES, WIDTH, BATCH, RATE, SEED = 2, 26, 16, 2048, 0.05, 1
-STEPS = 20  # of a sample
+TABLES, WIDTH, BATCH, RATE, SEED = 26, 16, 2048, 0.05, 1
 DATA = "criteo/criteo_kaggle_merged_24k.tsv"
 ROWS = min(10**6, int(os.environ.get("DEEPREC_BENCH_ROWS") or 10**6))
 NAMES = [f"t{number}" for number in range(TABLES)]
@@ -123,13 +117,8 @@ def batches_of(rank):
 
 
 def main():
-    rank, placement = int(sys.argv[1]), sys.argv[3]
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    keep_freed_memory()
-    store = distributed.FileStore(sys.argv[2], RANKS)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-    group = distributed.new_group()
+    rank, group = begin()
+    placement = sys.argv[5]
     columns = batches_of(rank)
     collection, prepare = our_tables(placement, group)
     theirs, prepare_theirs = torchrec_tables(placement, group)
@@ -145,59 +134,21 @@ def main():
     gradient = torch.empty(BATCH, TABLES, WIDTH).uniform_(-0.1, 0.1)
     gradients = {"ours": gradient.view(BATCH, -1), "torchrec": gradient[:, order_of].reshape(BATCH, -1)}
 
-    def run(side, steps):
-        call, batches = calls[side], ahead[side]
-        for _ in range(steps):
-            out = call(next(batches))
+    def step_of(side):
+        def step():
+            out = calls[side](next(ahead[side]))
             out.backward(gradients[side])
-        return out.detach().view(BATCH, TABLES, WIDTH)
+            return out.detach().view(BATCH, TABLES, WIDTH)
 
-    for step in range(3):  # the same rows after a step
-        outs = [run(side, 1) for side in calls]
-        worst = (outs[0][:, order_of] - outs[1]).abs().max().reshape(1)
-        distributed.all_reduce(worst, distributed.ReduceOp.MAX)
-        if float(worst) > 1e-5:
-            raise Unavailable(f"wrong answer: outputs of ours and of TorchRec differ by {float(worst)} after {step} steps")
+        return step
 
-    sides = list(calls)
-    order = torch.zeros(1, dtype=torch.int64)
-
-    def command(number):
-        order.fill_(number)
-        distributed.broadcast(order, 0)
-
-    if rank != 0:
-        while True:
-            command(0)
-            if int(order) < 0:
-                break
-            run(sides[int(order)], STEPS)
-    else:
-        figures = Figures(sys.argv[4])
-
-        def sample_of(side):
-            def sample():
-                command(sides.index(side))
-                start = time.perf_counter()
-                run(side, STEPS)
-                return (time.perf_counter() - start) / STEPS
-
-            return sample
-
-        samples = {side: sample_of(side) for side in sides}
-        figures.sample(lambda: figures.compare(samples))
-        command(-1)
-        distinct = sum(len(torch.unique(ids)) for batch in columns for ids in batch) / (len(columns) * TABLES * BATCH)
-        counters = {**figures.counters(), "rows": float(ROWS), "distinct": distinct}
-        Path(sys.argv[5]).write_text(json.dumps(counters), encoding="utf-8")
-    distributed.barrier()
+    steps = {side: step_of(side) for side in calls}
+    for count in range(3):  # the same rows after a step
+        outs = {side: step() for side, step in steps.items()}
+        check_equal(outs["ours"][:, order_of], {"TorchRec": outs["torchrec"]}, f"after {count} steps")
+    distinct = sum(len(torch.unique(ids)) for batch in columns for ids in batch) / (len(columns) * TABLES * BATCH)
+    compare(steps, {"rows": float(ROWS), "distinct": distinct})
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Unavailable as reason:
-        if sys.argv[1] == "0":
-            Path(sys.argv[5]).write_text(json.dumps({"unavailable": str(reason)}), encoding="utf-8")
-    sys.stdout.flush()
-    os._exit(0)  # no collective clean-up of what may have ended early
+    run_rank(main)

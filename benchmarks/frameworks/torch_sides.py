@@ -5,6 +5,7 @@ A side is a function of a batch. Its batches are made beforehand, and lie in mem
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -291,20 +292,32 @@ def bags_on(weight):
     return {side: (lambda bag: lambda batch: bag(*batch))(bag) for side, bag in bags.items()}
 
 
-def extension_on(root):
-    """A function of a weight, as bags_on: of torch_extension.cpp, compiled on the headers here, and PyTorch's."""
+def compiled(source, root, **how):
+    """A source of this folder, compiled on the headers here."""
     from torch.utils.cpp_extension import load as load_extension  # of a PyTorch that can compile
 
-    built = root / "build" / "bench" / "torch_extension"
+    built = root / "build" / "bench" / Path(source).stem
     built.mkdir(parents=True, exist_ok=True)
-    extension = load_extension(
-        "deeprec_bench_extension",
-        [str(root / "benchmarks" / "frameworks" / "torch_extension.cpp")],
+    return load_extension(
+        f"deeprec_bench_{Path(source).stem}",
+        [str(root / "benchmarks" / "frameworks" / source)],
         extra_include_paths=[str(root / "include")],
         extra_cflags=["-std=c++20", "-O2", "-fopenmp"],
         extra_ldflags=["-fopenmp"],
         build_directory=str(built),
+        **how,
     )
+
+
+def library_of(source, root):
+    """The path of a library of ops."""
+    compiled(source, root, is_python_module=False)
+    return str(root / "build" / "bench" / Path(source).stem / f"deeprec_bench_{Path(source).stem}.so")
+
+
+def extension_on(root):
+    """A function of a weight, as bags_on: of torch_extension.cpp, compiled on the headers here, and PyTorch's."""
+    extension = compiled("torch_extension.cpp", root)
     return lambda weight: {
         "ours": lambda batch: extension.bag_sums(weight, *batch),
         "pytorch": lambda batch: nn.functional.embedding_bag(batch[0], weight, batch[1], mode="sum"),

@@ -266,13 +266,21 @@ def measure_dlrm(sides, name):
     return counters_of(figures)
 
 
-def measure_sharded(name, placement):
-    """Two processes, each on a thread: what they do is in sharded_ranks.py."""
-    program = Path(__file__).with_name("sharded_ranks.py")
+def measure_dense_ranks(sides, name):
+    try:
+        library = sides.library_of("dense_ranks.cpp", ROOT)
+    except (ImportError, OSError, RuntimeError) as problem:  # what PyTorch raises where it can't compile
+        raise Unavailable(f"dense_ranks.cpp is not compiled: {problem}") from problem
+    return measure_on_ranks(name, "dense_ranks.py", library)
+
+
+def measure_on_ranks(name, program, *words):
+    """Two processes, each on a thread, as two_ranks.py has them."""
+    program = Path(__file__).with_name(program)
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         store, result = Path(folder, "store"), Path(folder, "result")
-        commands = [[sys.executable, program, str(rank), store, placement, name, result] for rank in range(2)]
+        commands = [[sys.executable, program, str(rank), store, name, result, *words] for rank in range(2)]
         ranks = [subprocess.Popen(command, env=environment, stdout=sys.stderr) for command in commands]
         try:
             while result_codes := [rank.poll() for rank in ranks]:
@@ -302,8 +310,9 @@ BENCHMARKS = {
     "frameworks/torch/sparse_step": lambda sides, name: measure_sparse_step(sides, name, 64),
     "frameworks/torch/int8": lambda sides, name: measure_int8(sides, name, (64, 128)),
     "frameworks/torch/dlrm/batch:2048": measure_dlrm,
-    "frameworks/torch/sharded/rows": lambda _, name: measure_sharded(name, "rows"),
-    "frameworks/torch/sharded/whole": lambda _, name: measure_sharded(name, "whole"),
+    "frameworks/torch/sharded/rows": lambda _, name: measure_on_ranks(name, "sharded_ranks.py", "rows"),
+    "frameworks/torch/sharded/whole": lambda _, name: measure_on_ranks(name, "sharded_ranks.py", "whole"),
+    "frameworks/torch/dense/buckets": measure_dense_ranks,
 }
 
 
@@ -315,7 +324,7 @@ def label_of(sides, name):
     words = []
     if os.environ.get("DEEPREC_BENCH_ROWS"):
         words.append("unfit: DEEPREC_BENCH_ROWS bounds the rows")
-    if name != "frameworks/torch/extension":  # which is compiled on the sources here
+    if name not in ("frameworks/torch/extension", "frameworks/torch/dense/buckets"):  # compiled on the sources here
         built = Path(sides.deeprec_torch.__file__).with_name("_ops.so").stat().st_mtime
         sources = [ROOT / "include", ROOT / "examples/pytorch/csrc"]
         if any(path.stat().st_mtime > built for source in sources for path in source.rglob("*.[chi]*")):

@@ -7,8 +7,8 @@
 //
 //   of_arrow        Arrow's time over ours; rows_per_second of ours
 //
-// Files are written by Arrow: Snappy, dictionaries where they pay, row groups of 65,536 and 128 rows. All values are
-// summed on both sides before anything is timed.
+// Files are written by Arrow: Snappy, dictionaries where they pay, row groups of 65,536 and 128 rows. All
+// values are summed on both sides before anything is timed.
 #include <benchmark/benchmark.h>
 
 #include <arrow/api.h>

@@ -6,6 +6,9 @@
 // Source: Wang et al. 2021, arXiv:2008.13535.
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "cross_stack.hpp"
 #include "model.hpp"
 
@@ -47,18 +50,82 @@ class dcn {
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
     model_parts all;
     tables_.add_parts(all, "dcn, rows", from);
-    stack_.make_state(dense_optimizer()).or_throw();
+    stack_.make_state(stack_optimizer()).or_throw();
     add_parts(all, "dcn, cross layers", cross_);
     add_parts(all, "dcn, stack", stack_);
     return all;
   }
   [[nodiscard]] table_counts counts() const { return tables_.counts(); }
 
+  // A step over ranks, call by call.
+
+  struct step {
+    slot_tables::found_rows found;
+    matrix_view<float> input, gradient;  // (B, 26 + 39 D), (B, 39 D)
+    std::vector<float> input_memory, gradient_memory;
+  };
+  struct pass {
+    cross_pass cross;
+    deeprec::mlp_pass stack;
+    std::vector<float> slope{};
+  };
+  [[nodiscard]] pass make_pass() const { return {cross_pass(cross_), stack_.make_pass()}; }
+  void settle() { stack_.weights_settled(); }
+  void begin(index_t rows, step& at) const {
+    at.found.reset();
+    at.input = room(at.input_memory, rows, cross_.width());
+    at.gradient = room(at.gradient_memory, rows, slots * options_.width);
+  }
+  [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
+    return tables_.look_up(on, batch.by_slot, at.found,
+                           at.input.columns(dense_width, slots * options_.width));
+  }
+  [[nodiscard]] status forward(const step_context& on, pass& mine, const ctr_batch& batch, step& at) const {
+    for (index_t i = 0; i < batch.rows(); ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
+    if (const status s = cross_.forward(on, mine.cross, at.input); !s) return s;
+    return stack_forward(on, stack_, mine.stack, mine.cross.output());
+  }
+  [[nodiscard]] matrix_view<const float> logits(const pass& mine) const { return mine.stack.output(); }
+  [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
+                                float weight) const {
+    const matrix_view<float> slope = room(mine.slope, batch.rows(), 1);
+    if (const status s = loss_gradient(on, logits(mine), batch.labels, weight, slope); !s) return s;
+    if (const status s = stack_backward(on, stack_, mine.stack, slope, deeprec::compute_input_gradient::yes);
+        !s) {
+      return s;
+    }
+    if (const status s = cross_.backward(on, mine.cross, mine.stack.input_gradient()); !s) return s;
+    const auto of_rows = mine.cross.input_gradient().columns(dense_width, slots * options_.width);
+    for (index_t i = 0; i < batch.rows(); ++i)
+      std::copy_n(of_rows.row(i), of_rows.extent(1), at.gradient.row(i));
+    return {};
+  }
+  template <class Use>
+  void for_each_table(const Use& use) {
+    use(tables_);
+  }
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    use("cross layers", cross_);
+    use("stack", stack_);
+  }
+  template <class Use>
+  void for_each_gradient(const Use& use) {
+    use("cross layers", [](pass& of) { return of.cross.gradients(); });
+    use("stack", [](pass& of) { return of.stack.gradients(); });
+  }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
+    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  }
+  [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
+    return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
+  }
+
   friend graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_reader read, graph_use use);
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
+    return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
   }
 
   dcn_options options_;
@@ -95,13 +162,11 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
                                  by_stack.template get<0>(), input, g.read(cross), g.write(cross_local));
   const auto of_rows =
       make.add(part::backward, "slice", slice_op{dense_width, slots * width}, by_cross.template get<0>());
-  const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
-                                               .initial_squares = model.options_.initial_squares};
-  make.add(part::update, "cross step", cross_step_op{model.dense_optimizer()}, by_cross.template get<1>(),
+  make.add(part::update, "cross step", cross_step_op{model.stack_optimizer()}, by_cross.template get<1>(),
            g.write(cross));
-  make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, by_stack.template get<1>(),
+  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, by_stack.template get<1>(),
            g.write(stack.weights));
-  make.add(part::update, "row update", row_update_op{row_optimizer}, located, of_rows, g.write(rows));
+  make.add(part::update, "row update", row_update_op{model.row_optimizer()}, located, of_rows, g.write(rows));
   return make.take();
 }
 

@@ -7,7 +7,11 @@
 // Source: Guo et al. 2017, arXiv:1703.04247.
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "model.hpp"
+#include "wide_deep.hpp"
 
 namespace ctr {
 
@@ -47,17 +51,87 @@ class deepfm {
     model_parts all;
     wide_.add_parts(all, "deepfm, wide rows", from);
     deep_.add_parts(all, "deepfm, deep rows", from);
-    stack_.make_state(dense_optimizer()).or_throw();
+    stack_.make_state(stack_optimizer()).or_throw();
     add_parts(all, "deepfm, stack", stack_);
     return all;
   }
   [[nodiscard]] table_counts counts() const { return counts_of_twins(wide_, deep_); }
 
+  // A step over ranks, call by call.
+
+  using step = wide_deep::step;
+  struct pass {
+    deeprec::mlp_pass stack;
+    std::vector<float> pairs{}, linear{}, sums{}, slope{};
+    matrix_view<const float> logits{};
+  };
+  [[nodiscard]] pass make_pass() const { return {stack_.make_pass()}; }
+  void settle() { stack_.weights_settled(); }
+  void begin(index_t rows, step& at) const { at.begin(rows, options_.width); }
+  [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
+    if (const status s = wide_.look_up(on, batch.by_slot, at.wide, at.weights); !s) return s;
+    return deep_.look_up(on, batch.by_slot, at.deep, at.input.columns(dense_width, slots * options_.width));
+  }
+  [[nodiscard]] status forward(const step_context& on, pass& mine, const ctr_batch& batch, step& at) const {
+    const index_t rows = batch.rows(), width = options_.width;
+    for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
+    if (const status s = stack_forward(on, stack_, mine.stack, at.input); !s) return s;
+    const auto pairs = room(mine.pairs, rows, 1), linear = room(mine.linear, rows, 1),
+               sums = room(mine.sums, rows, 1);
+    if (const status s = factorize(on, at.input.columns(dense_width, slots * width), width, pairs); !s)
+      return s;
+    add_logits(at.weights, mine.stack.output(), linear);
+    add_logits(pairs, linear, sums);
+    mine.logits = sums;
+    return {};
+  }
+  [[nodiscard]] matrix_view<const float> logits(const pass& mine) const { return mine.logits; }
+  [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
+                                float weight) const {
+    const index_t width = options_.width;
+    const matrix_view<float> slope = room(mine.slope, batch.rows(), 1);
+    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, slope); !s) return s;
+    if (const status s = stack_backward(on, stack_, mine.stack, slope, deeprec::compute_input_gradient::yes);
+        !s) {
+      return s;
+    }
+    for (index_t i = 0; i < batch.rows(); ++i) std::fill_n(at.wide_gradient.row(i), slots, slope(i, 0));
+    return factorize_backward(on, at.input.columns(dense_width, slots * width), width, slope,
+                              mine.stack.input_gradient().columns(dense_width, slots * width),
+                              at.deep_gradient);
+  }
+  template <class Use>
+  void for_each_table(const Use& use) {
+    use(wide_);
+    use(deep_);
+  }
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    use("stack", stack_);
+  }
+  template <class Use>
+  void for_each_gradient(const Use& use) {
+    use("stack", [](pass& of) { return of.stack.gradients(); });
+  }
+  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
+    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  }
+  [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
+    if (const status s = wide_.update(on, batch.by_slot, at.wide, at.wide_gradient, wide_optimizer()); !s)
+      return s;
+    return deep_.update(on, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
+  }
+
   friend graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_reader read, graph_use use);
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
+  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
+    return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
+  }
+  [[nodiscard]] deeprec::rowwise_adagrad wide_optimizer() const {
+    return {.learning_rate = options_.wide_rate,
+            .epsilon = options_.wide_epsilon,
+            .initial_squares = options_.initial_squares};
   }
 
   deepfm_options options_;
@@ -95,16 +169,12 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
       make.add(part::backward, "slice", slice_op{dense_width, slots * width}, by_stack.template get<0>());
   const auto of_rows = make.add(part::backward, "factorize backward",
                                 factorize_backward_op{dense_width, width}, slope, input, of_vectors);
-  const deeprec::rowwise_adagrad wide_optimizer{.learning_rate = model.options_.wide_rate,
-                                                .epsilon = model.options_.wide_epsilon,
-                                                .initial_squares = model.options_.initial_squares};
-  const deeprec::rowwise_adagrad deep_optimizer{.learning_rate = model.options_.row_rate,
-                                                .initial_squares = model.options_.initial_squares};
-  make.add(part::update, "stack step", stack_step_op{model.dense_optimizer()}, by_stack.template get<1>(),
+  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, by_stack.template get<1>(),
            g.write(stack.weights));
-  make.add(part::update, "wide update", row_update_op{wide_optimizer}, wide_located, of_weights,
+  make.add(part::update, "wide update", row_update_op{model.wide_optimizer()}, wide_located, of_weights,
            g.write(wide));
-  make.add(part::update, "deep update", row_update_op{deep_optimizer}, deep_located, of_rows, g.write(deep));
+  make.add(part::update, "deep update", row_update_op{model.row_optimizer()}, deep_located, of_rows,
+           g.write(deep));
   return make.take();
 }
 

@@ -40,7 +40,6 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
  public:
   static constexpr const char* name = "dlrm";
   static constexpr id_order ids = id_order::by_slot;
-  static constexpr bool by_ranks = true;  ///< a step is made of calls that ranks can share
   using options = dlrm_options;
 
   dlrm(const step_context& on, const ctr_tables& tables, std::uint64_t seed, const dlrm_options& o = {})
@@ -146,6 +145,11 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
     return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
   }
 
+  /// Calls use(tables) for each.
+  template <class Use>
+  void for_each_table(const Use& use) {
+    use(tables_);
+  }
   // What the step is made of, for its graph.
   [[nodiscard]] slot_tables& tables() { return tables_; }
   [[nodiscard]] stack_type& bottom() { return bottom_; }

@@ -1,7 +1,7 @@
 // Logistic regression over the ids and the numbers: what every other model has to beat.
 //
 //   dense ─> linear ───────────────────┐
-//   39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit       (raw keys: feature_group, and the sum)
+//   39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit       (raw keys, ranks: by slots, and the sum)
 #pragma once
 
 #include <algorithm>
@@ -49,8 +49,8 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   }
 
   struct step {
-    slot_tables::found_rows found;      // of raw keys
-    matrix_view<float> sums, gradient;  // (B, 1), of raw keys (B, 39)
+    slot_tables::found_rows found;      // by slots
+    matrix_view<float> sums, gradient;  // (B, 1), by slots (B, 39)
     std::vector<float> sums_memory, gradient_memory;
 
     [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
@@ -59,7 +59,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   };
 
   void begin(index_t rows, step& at) const {
-    const index_t columns = tables_.is_raw() ? slots : 1;
+    const index_t columns = tables_.is_by_slot() ? slots : 1;
     at.found.reset();
     at.sums = room(at.sums_memory, rows, columns);
     at.gradient = room(at.gradient_memory, rows, columns);
@@ -68,11 +68,11 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
     return tables_.admit(on, batch.by_slot, at.found);
   }
   [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
-    if (tables_.is_raw()) return tables_.look_up(on, batch.by_slot, at.sums);
+    if (tables_.is_by_slot()) return tables_.look_up(on, batch.by_slot, at.sums);
     return look_up(on, batch, at);
   }
   [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
-    if (tables_.is_raw()) return tables_.look_up(on, batch.by_slot, at.found, at.sums);
+    if (tables_.is_by_slot()) return tables_.look_up(on, batch.by_slot, at.found, at.sums);
     return tables_.look_up_sums(on, batch.by_row, at.sums);
   }
 
@@ -95,9 +95,9 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
                                 float weight = 1) const {
     const matrix_view<float> slope =
-        tables_.is_raw() ? room(mine.slope_memory, batch.rows(), 1) : at.gradient;
+        tables_.is_by_slot() ? room(mine.slope_memory, batch.rows(), 1) : at.gradient;
     if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, slope); !s) return s;
-    for (index_t i = 0; tables_.is_raw() && i < batch.rows(); ++i) {
+    for (index_t i = 0; tables_.is_by_slot() && i < batch.rows(); ++i) {
       std::fill_n(at.gradient.row(i), slots, slope(i, 0));
     }
     return stack_backward(on, linear_, *mine.linear, slope, deeprec::compute_input_gradient::no);
@@ -129,10 +129,16 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
     use([](step& at) { return at.gradient; });
   }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    if (tables_.is_raw()) return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
+    if (tables_.is_by_slot())
+      return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
     return tables_.update_sums(on, batch.by_row, at.gradient, row_optimizer());
   }
 
+  /// Calls use(tables) for each.
+  template <class Use>
+  void for_each_table(const Use& use) {
+    use(tables_);
+  }
   // What the step is made of, for its graph.
   [[nodiscard]] slot_tables& tables() { return tables_; }
   [[nodiscard]] stack_type& linear() { return linear_; }

@@ -102,11 +102,13 @@ class slot_tables {
   slot_tables& operator=(const slot_tables&) = delete;
 
   /// Keeps the rows of one of `ranks` ranks, r mod ranks of each slot; the others have the others. Then all
-  /// calls are those of all ranks, look_up_sums and update_sums apart.
+  /// calls are those of all ranks.
   ///
   /// @pre !is_raw()
   void share(const step_context& on, int rank, int ranks, const rank_tables_maker& make);
   [[nodiscard]] bool is_raw() const { return raw_ != nullptr; }
+  /// Whether rows are of one slot each: then look_up_sums and update_sums are of no use.
+  [[nodiscard]] bool is_by_slot() const { return raw_ != nullptr || at_ranks_ != nullptr; }
 
   /// Begins a step of training: evicts what is due, and resolves with rows for new keys. Hashed buckets:
   /// nothing.
@@ -128,7 +130,7 @@ class slot_tables {
 
   /// The sum of the rows of each bag, whose ids are numbers among the rows of all.
   ///
-  /// @pre !is_raw()
+  /// @pre !is_by_slot()
   [[nodiscard]] status look_up_sums(const step_context& on, const slot_bags& bags,
                                     matrix_view<float> out) const;
   [[nodiscard]] status update_sums(const step_context& on, const slot_bags& bags,

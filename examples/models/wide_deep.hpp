@@ -60,6 +60,14 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
     matrix_view<float> wide_gradient, deep_gradient;  // (B, 39), (B, 39 D)
     std::vector<float> weights_memory, input_memory, wide_memory, deep_memory;
 
+    void begin(index_t rows, index_t width) {
+      wide.reset();
+      deep.reset();
+      weights = room(weights_memory, rows, slots);
+      input = room(input_memory, rows, dense_width + slots * width);
+      wide_gradient = room(wide_memory, rows, slots);
+      deep_gradient = room(deep_memory, rows, slots * width);
+    }
     /// The rows of some samples, in the memory of all.
     [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
       step some;
@@ -71,14 +79,7 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
     }
   };
 
-  void begin(index_t rows, step& at) const {
-    at.wide.reset();
-    at.deep.reset();
-    at.weights = room(at.weights_memory, rows, slots);
-    at.input = room(at.input_memory, rows, stack_.size(0));
-    at.wide_gradient = room(at.wide_memory, rows, slots);
-    at.deep_gradient = room(at.deep_memory, rows, slots * options_.width);
-  }
+  void begin(index_t rows, step& at) const { at.begin(rows, options_.width); }
   [[nodiscard]] status admit(const step_context& on, const ctr_batch& batch, step& at) {
     if (const status s = wide_.admit(on, batch.by_slot, at.wide); !s) return s;
     return deep_.admit(on, batch.by_slot, at.deep);
@@ -161,6 +162,12 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
     return deep_.update(on, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
   }
 
+  /// Calls use(tables) for each.
+  template <class Use>
+  void for_each_table(const Use& use) {
+    use(wide_);
+    use(deep_);
+  }
   // What the step is made of, for its graph.
   [[nodiscard]] slot_tables& wide() { return wide_; }
   [[nodiscard]] slot_tables& deep() { return deep_; }

@@ -13,7 +13,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -80,15 +79,13 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   std::atomic<index_t> begun{0};  // steps; the thread that reads looks too
   const auto over = [&] { return interrupted || is_unwritten || (o.steps > 0 && begun >= o.steps); };
   [[maybe_unused]] by_hand<Model> hand(pool, model, o);
-  [[maybe_unused]] std::optional<std::conditional_t<trained_by_ranks<Model>, by_ranks<Model>, int>> together;
-  if constexpr (trained_by_ranks<Model>) {
-    if (input.ranks != nullptr) together.emplace(*input.ranks, pool, model, o);
-  }
+  std::optional<by_ranks<Model>> together;
+  if (input.ranks != nullptr) together.emplace(*input.ranks, pool, model, o);
   std::optional<graph_training<raw_rows>> as_graph;
   const auto make_graph = [&](graph_use use) {
     return [&, use](row_reader read) { return make_graph_step(model, *input.tables, std::move(read), use); };
   };
-  if (o.is_graph() || !stepped_by_hand<Model>) {
+  if (!together && (o.is_graph() || !stepped_by_hand<Model>)) {
     graph_options as = graph_options_of(o);
     as.parts = o.micro_batch;
     if (o.fusion) as.fusions = click_fusions();
@@ -99,12 +96,7 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
     progress bar(Model::name, static_cast<double>(end - place.trained));
     // Over ranks an interruption ends all of them behind the same step.
     const auto out_of_steps = [&] { return o.steps > 0 && begun >= o.steps; };
-    const auto ended = [&] {
-      if constexpr (trained_by_ranks<Model>) {
-        if (together) return together->ended() || out_of_steps();
-      }
-      return over();
-    };
+    const auto ended = [&] { return together ? together->ended() || out_of_steps() : over(); };
     while (place.trained < end && !ended()) {
       const index_t epoch = place.trained / train_rows;
       feed.begin(reading, static_cast<std::uint64_t>(epoch), place.trained % train_rows);
@@ -129,14 +121,10 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
         };
         add(result.stages, as_graph->run(pool, read, trained, result.watch));
         begun += place.steps - before;
+      } else if (together) {
+        add(result.stages,
+            together->run(feed, *input.tables, begun, interrupted, out_of_steps, trained, result.watch));
       } else if constexpr (stepped_by_hand<Model>) {
-        if constexpr (trained_by_ranks<Model>) {
-          if (together) {
-            add(result.stages,
-                together->run(feed, *input.tables, begun, interrupted, out_of_steps, trained, result.watch));
-            continue;
-          }
-        }
         add(result.stages, hand.run(feed, *input.tables, begun, over, trained, result.watch));
       }
       if (!o.save.empty()) save();
@@ -152,14 +140,9 @@ score train_and_test(thread_pool& pool, const ctr_input& input, const options& o
   std::vector<float> exported;
   row_feed feed(input.to_test(), row_use::test);
   feed.begin(reading, 0, 0);
-  bool tested = false;
-  if constexpr (trained_by_ranks<Model>) {
-    if (together) {
-      together->test(feed, *input.tables, area, loss);
-      tested = true;
-    }
-  }
-  if (!tested) {
+  if (together) {
+    together->test(feed, *input.tables, area, loss);
+  } else {
     predict_by_graph<raw_rows>(
         pool, make_graph(graph_use::predict),
         [&](raw_rows& raw) {

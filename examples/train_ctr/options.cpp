@@ -180,9 +180,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--trace", o.trace, "write when each op ran to this file, for ui.perfetto.dev")
       ->check(output);
   app.add_option("--graph", o.graph, "write the graph of a step to this file, for Graphviz")->check(output);
-  app.add_flag("--ranks", o.ranks,
-               "under mpirun, of dlrm: each process has a part of the tables and trains on its slice of each "
-               "batch, of --batch-size rows; n of them train as one does with n times as many");
+  app.add_flag(
+      "--ranks", o.ranks,
+      "under mpirun, of click logs: each process has a part of the tables and trains on its slice of each "
+      "batch, of --batch-size rows; n of them train as one does with n times as many");
   std::vector<std::string> names;
   for (const click_model_runs* model : click_models) names.emplace_back(model->name);
   names.insert(names.end(), history_models.begin(), history_models.end());
@@ -350,10 +351,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return 0;
   };
   if (of_histories > 0) {
-    if (const int code = refuse(
-            {"--test", "--memory", "--window", "--stale-window", "--micro-batch", "--bottom", "--fusion",
-             "--cross-layers", "--train-fraction", "--planted", "--synthesize", "--export", "--keys"},
-            " is not for din and dssm")) {
+    if (const int code = refuse({"--test", "--memory", "--window", "--stale-window", "--micro-batch",
+                                 "--bottom", "--fusion", "--cross-layers", "--train-fraction", "--planted",
+                                 "--synthesize", "--export", "--keys", "--ranks"},
+                                " is not for din and dssm")) {
       return code;
     }
     if (o.step == "direct") return wrong("--step direct is not for din and dssm, whose step is a graph");
@@ -384,8 +385,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return wrong(text);
   }
   if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
-  if (o.ranks && o.models != std::vector<std::string>{"dlrm"})
-    return wrong("--ranks is for --model dlrm alone");
+  if (o.ranks && o.models.size() != 1) return wrong("--ranks is for one --model");
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");
   if (any({"deepfm", "dcn"})) {
     if (o.stale_window > 0)

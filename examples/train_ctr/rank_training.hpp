@@ -28,9 +28,6 @@
 namespace ctr {
 
 template <class Model>
-concept trained_by_ranks = requires { requires Model::by_ranks; };
-
-template <class Model>
 class by_ranks {
  public:
   /// All ranks make one, with models that have the same weights.
@@ -42,13 +39,14 @@ class by_ranks {
         model_(&model),
         options_(&o),
         pass_(model.make_pass()) {
-    model.tables().share(on_, ranks.rank(), ranks.size(),
-                         [&](std::span<const rank_part> parts) { return ranks.tables(parts); });
-    model.for_each_stack(
-        [&](const char*, stack_type& stack) { tensors_.push_back({stack.parameters(), {}}); });
+    model.for_each_table([&](slot_tables& tables) {
+      tables.share(on_, ranks.rank(), ranks.size(),
+                   [&](std::span<const rank_part> parts) { return ranks.tables(parts); });
+    });
+    model.for_each_stack([&](const char*, auto& stack) { tensors_.push_back({stack.parameters(), {}}); });
     std::size_t next = 0;
     model.for_each_gradient(
-        [&](const char*, const auto& of, const auto&) { tensors_[next++].gradient = of(pass_); });
+        [&](const char*, const auto& of, const auto&...) { tensors_[next++].gradient = of(pass_); });
     model.settle();
     stacks_ = ranks.stacks(tensors_);
   }
@@ -60,8 +58,7 @@ class by_ranks {
                                    const Trained& trained, stopwatch& watch) {
     const index_t all = options_->batch_size * ranks_->size();
     return for_each_batch(
-        *pool_, feed, all, ids_for<Model>(tables), tables, options_->prefetch,
-        [&] { return ended_ || over(); },
+        *pool_, feed, all, id_order::by_slot, tables, options_->prefetch, [&] { return ended_ || over(); },
         [&](const ctr_batch& batch) {
           watch.lap(part::read);
           ++begun;
@@ -73,7 +70,7 @@ class by_ranks {
 
   /// All ranks look at all rows, and have the same figures.
   void test(row_feed& feed, const ctr_tables& tables, deeprec::auc& area, deeprec::log_loss& loss) {
-    gathered_rows rows(ctr_rows::chunk_rows, ids_for<Model>(tables));
+    gathered_rows rows(ctr_rows::chunk_rows, id_order::by_slot);
     for (;;) {
       feed.gather(rows, ctr_rows::chunk_rows, tables);
       const ctr_batch batch = rows.view();
@@ -101,7 +98,7 @@ class by_ranks {
       const float share = static_cast<float>(count) / static_cast<float>(whole.rows());
       if (mine.ok()) mine = model_->backward(on_, pass_, batch, step_, share);
     } else {
-      model_->for_each_gradient([&](const char*, const auto& of, const auto&) {
+      model_->for_each_gradient([&](const char*, const auto& of, const auto&...) {
         const matrix_view<float> g = of(pass_);
         std::fill_n(g.data_handle(), g.extent(1), 0.0F);
       });

@@ -290,7 +290,7 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
 }
 
 template <class Model>
-concept stepped_by_hand = requires { typename Model::step; };
+concept stepped_by_hand = requires(Model& model, const step_context& on) { model.step_stacks(on); };
 
 /// Steps of calls that follow each other, as the options want them.
 template <class Model>

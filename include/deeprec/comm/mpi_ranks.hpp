@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -92,7 +93,7 @@ class mpi_ranks {
 
   [[nodiscard]] queue_result poll(exchange& x) {
     detail::mpi_flight& f = flight(x.number);
-    if (f.of() == &x && ++looks_ % 1024 == 0) look_for_end();
+    if (f.of() == &x && ++looks_ % 1024 == 0) take_words();
     if (f.of() == &x) {
       if (const status s = f.progress(at_); !s) abandon(s);
     }
@@ -119,21 +120,19 @@ class mpi_ranks {
     if (end_.ok()) {
       const bool told = why.code() == errc::closed;  // by another rank, which tells all
       end_ = told ? why : detail::abandoned_by(rank());
-      for (int r = 0; r < size() && !told; ++r) {
-        MPI_Request word = MPI_REQUEST_NULL;
-        if (r != rank() && MPI_Isend(nullptr, 0, MPI_BYTE, r, end_tag, comm_.get(), &word) == MPI_SUCCESS)
-          MPI_Request_free(&word);  // nobody waits for it
-      }
+      if (!told) send_words(end_tag);
     }
     for (detail::mpi_flight& f : flights_) {
       if (f.of() != nullptr) f.fail(why);
     }
   }
 
-  /// MPI's own: the order in which ranks are added is its choice. A time-out names no rank, and MPI may write
-  /// the values still, as blocks after abandon().
+  /// MPI's own: the order in which ranks are added is its choice. The last eighth of the limit is for asking
+  /// which ranks call MPI: a time-out names the first that does not, where there is one. MPI may write the
+  /// values still, as blocks after abandon().
   [[nodiscard]] status sum(std::span<float> values, const wait_limit& limit = {}) {
     const auto most = static_cast<std::size_t>(at_.options.most_bytes) / sizeof(float);
+    const std::chrono::nanoseconds to_ask = an_eighth_of(limit);
     while (!values.empty()) {
       if (!end_.ok()) return end_.in_operation("sum");
       const std::size_t count = (std::min)(values.size(), most);
@@ -145,15 +144,17 @@ class mpi_ranks {
               ? queue_result::failed
               : detail::wait_by_polling(
                     [&] {
-                      if (++looks_ % 1024 == 0) look_for_end();
+                      if (++looks_ % 1024 == 0) take_words();
                       int done = 0;
                       code = end_.ok() ? MPI_Test(&request, &done, MPI_STATUS_IGNORE) : MPI_SUCCESS;
                       if (!end_.ok() || code != MPI_SUCCESS) return queue_result::failed;
                       return done != 0 ? queue_result::ok : queue_result::not_now;
                     },
-                    limit);
+                    {limit.deadline - to_ask, limit.stop});
       if (ended != queue_result::ok) {
-        status s(errc::timed_out, "sum: all ranks must sum within the limit");
+        fault_place place{};
+        if (ended == queue_result::timed_out && to_ask.count() > 0) place.rank = first_silent(within(to_ask));
+        status s(errc::timed_out, "sum: all ranks must sum within the limit", place);
         if (ended == queue_result::stopped) s = {errc::stopped, "sum: stopped while it waited for the ranks"};
         if (code != MPI_SUCCESS) s = detail::mpi_failed();
         if (!end_.ok()) s = end_;
@@ -177,7 +178,9 @@ class mpi_ranks {
   }
 
  private:
-  static constexpr int depth = 4, end_tag = detail::mpi_flight::tags;
+  // Words are messages without bytes: the end; a call to all ranks, and what each returns.
+  static constexpr int depth = 4, end_tag = detail::mpi_flight::tags, call_tag = end_tag + 1,
+                       here_tag = end_tag + 2;
 
   mpi_ranks(MPI_Comm comm, const mpi_options& options) : comm_(comm) {
     at_ = {.comm = comm, .options = options};
@@ -186,11 +189,51 @@ class mpi_ranks {
   }
 
   detail::mpi_flight& flight(std::uint64_t number) noexcept { return flights_[number % depth]; }
-  void look_for_end() {
+  void send_word(int to, int tag) {
+    MPI_Request word = MPI_REQUEST_NULL;
+    if (MPI_Isend(nullptr, 0, MPI_BYTE, to, tag, comm_.get(), &word) == MPI_SUCCESS)
+      MPI_Request_free(&word);  // nobody waits for it
+  }
+  void send_words(int tag) {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) send_word(r, tag);
+    }
+  }
+  // Whether a rank has sent one; MPI_ANY_SOURCE becomes that rank.
+  bool has_word(int& from, int tag) {
     int there = 0;
     MPI_Status what;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, end_tag, comm_.get(), &there, &what) != MPI_SUCCESS || there == 0) return;
-    abandon(detail::abandoned_by(what.MPI_SOURCE));
+    if (MPI_Iprobe(from, tag, comm_.get(), &there, &what) != MPI_SUCCESS || there == 0) return false;
+    from = what.MPI_SOURCE;
+    return true;
+  }
+  void take_words() {
+    int from = MPI_ANY_SOURCE;
+    if (has_word(from, end_tag)) return abandon(detail::abandoned_by(from));
+    if (!has_word(from, call_tag)) return;
+    MPI_Recv(nullptr, 0, MPI_BYTE, from, call_tag, comm_.get(), MPI_STATUS_IGNORE);
+    send_word(from, here_tag);
+  }
+  // The first rank that does not return a call within the limit; -1: none. Then the communicator ends, so
+  // there is one call.
+  int first_silent(const wait_limit& limit) {
+    send_words(call_tag);
+    for (int r = 0; r < size(); ++r) {
+      const auto look = [&] {
+        take_words();
+        if (!end_.ok()) return queue_result::closed;
+        return r == rank() || has_word(r, here_tag) ? queue_result::ok : queue_result::not_now;
+      };
+      const queue_result heard = detail::wait_by_polling(look, limit);
+      if (heard != queue_result::ok) return heard == queue_result::timed_out ? r : -1;
+    }
+    return -1;
+  }
+  static std::chrono::nanoseconds an_eighth_of(const wait_limit& limit) {
+    using clock = std::chrono::steady_clock;
+    const clock::time_point now = clock::now();
+    if (limit.deadline == (clock::time_point::max)() || limit.deadline <= now) return {};
+    return (limit.deadline - now) / 8;
   }
 
   detail::mpi_handle comm_;

@@ -62,7 +62,8 @@ struct parquet_columns {
 };
 
 struct parquet_options {
-  /// Row groups read at a time, whose columns are in memory as Arrow's. 0: one for each thread of the executor.
+  /// Row groups read at a time, whose columns are in memory as Arrow's. 0: one for each thread of the
+  /// executor.
   int groups_in_flight = 0;
 };
 
@@ -91,9 +92,10 @@ class parquet_reader {
   ///          ones. On a fault the batch is empty
   /// @cost    reading, decoding, and a pass over the values
   /// @threads one caller at a time; runs on the executor
-  /// @error   invalid_value with the row of the file, from 0: a label that is null, an id that is null, negative
-  ///          text, or beyond its table, weights of another number than ids; io_error for a file that is
-  ///          broken, with Arrow's words; out_of_memory; shape_mismatch (max_rows is not positive); stopped
+  /// @error   invalid_value with the row of the file, from 0: a label that is null, an id that is null,
+  ///          negative text, or beyond its table, weights of another number than ids; io_error for a file
+  ///          that is broken, with Arrow's words; out_of_memory; shape_mismatch (max_rows is not positive);
+  ///          stopped
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
     const detail::verb_call call(context_, "next");
     batch.clear();

@@ -46,6 +46,7 @@
 #include <deeprec/sharding/sharded_rows.hpp>
 #include <deeprec/sharding/sharded_verbs.hpp>
 #include <deeprec/support/growing_block.hpp>
+#include <deeprec/support/kept_blocks.hpp>
 #include <deeprec/support/verb.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
@@ -123,7 +124,8 @@ class sharded_loop {
   ///          of all ranks in the tables that updates up to t - W have made. W = 1: those of the verbs one
   ///          after the other
   /// @cost    as stale_loop::run; four messages a step to each other rank: those of the verbs, and one of 80
-  ///          bytes that says whether steps go on. Buffers grow to the largest batch
+  ///          bytes that says whether steps go on. Buffers, and scratch memory of the verbs, grow to the
+  ///          largest batch and are kept: then a step allocates nothing
   /// @threads one at a time
   /// @error   at all ranks the same: the fault of the smallest rank that has one of its own (of next, compute
   ///          and stop), else the fault of the first step whose verb failed. Steps before it are whole, and
@@ -152,13 +154,25 @@ class sharded_loop {
  private:
   struct slot_parts {
     slot_parts(Comm comm, const sharded_options& options, std::pmr::memory_resource* memory)
-        : group(std::move(comm), options, memory), bags(memory), pooled(memory), gradient(memory) {}
+        : scratch(memory),
+          group(std::move(comm), options, memory),
+          bags(memory),
+          pooled(memory),
+          gradient(memory) {}
 
+    /// Of the verbs of this slot, of which one is called at a time.
+    [[nodiscard]] context<inline_executor> here() noexcept {
+      context ctx(executor);
+      ctx.memory = &scratch;
+      return ctx;
+    }
     [[nodiscard]] index_t rows() const noexcept { return bags.empty() ? 0 : bags.front().bags(); }
     [[nodiscard]] matrix_view<float> matrix(const detail::growing_block& of) const noexcept {
       return {reinterpret_cast<float*>(of.data()), rows(), group.total_width()};
     }
 
+    detail::kept_blocks scratch;
+    inline_executor executor;
     group_type group;
     std::pmr::vector<Bags> bags;
     detail::growing_block pooled, gradient;
@@ -223,8 +237,7 @@ class sharded_loop {
       const going_on mine{has_batch ? 1 : 0, faults.of_verb().ok() ? 0 : 1};
       if (const status s = agreement.begin(comm, step.number, mine, faults.own()); !s) return s;
       of.located.reset();
-      inline_executor here;
-      auto located = resolve(here, of.group, of.bags, mode);
+      auto located = resolve(of.here(), of.group, of.bags, mode);
       const status resolved = located.ok() ? status() : status(located.fault());
       if (detail::ends_ranks(resolved)) return resolved;
       if (located.ok()) of.located.emplace(std::move(located).value());
@@ -244,8 +257,7 @@ class sharded_loop {
       slot_parts& of = at(step);
       const auto reading = versions.read(step.number);
       if (!reading) return reading.outcome();
-      inline_executor here;
-      return note(detail::loop_verb::lookup, step, lookup(here, *of.located, of.matrix(of.pooled)));
+      return note(detail::loop_verb::lookup, step, lookup(of.here(), *of.located, of.matrix(of.pooled)));
     }
 
     template <class Compute>
@@ -268,11 +280,10 @@ class sharded_loop {
       const auto writing = versions.apply(step.number);
       if (!writing) return writing.outcome();
       if (!faults.updates(step.number)) return {};
-      inline_executor here;
       matrix_view<const float> gradient = of.matrix(of.gradient);
       // A gradient of no shape is a fault of all ranks; its words go with the agreement.
       if (!faults.has_computed(step.number)) gradient = {nullptr, 0, of.group.total_width() + 1};
-      const status s = update(here, *of.located, gradient, optimizer);
+      const status s = update(of.here(), *of.located, gradient, optimizer);
       if (s.ok()) {
         ++updates;
         next_step(optimizer);

@@ -22,9 +22,9 @@ enum class row_sums : std::uint8_t {
 ///
 ///   sharded_group<rowwise_adagrad, mpi_ranks, jagged_view<>, wire<bf16>> group(comm);
 ///
-/// @numerics to nearest even, once: a row (or a pooled one) where its owner sends it, a gradient after its sum
-///           within the rank. A rank's own rows and gradients are rounded as those of others. Beyond the range
-///           of f16: infinity
+/// @numerics to nearest even, once: a row (or a pooled one) where its owner sends it, a gradient after its
+///           sum within the rank. A rank's own rows and gradients are rounded as those of others. Beyond the
+///           range of f16: infinity
 template <class Row = float, class Gradient = float>
 struct wire {
   template <class T>
@@ -42,9 +42,9 @@ struct sharded_options {
   std::chrono::nanoseconds patience = std::chrono::minutes(10);
   /// The same at all ranks.
   row_sums sums = row_sums::by_parts;
-  /// Of the batches of all ranks, of by_parts: a multiple of the number of ranks, of which each cuts its batch
-  /// into as many, equal in bags. The bits do not depend on the number of ranks where the parts are the same.
-  /// 0: one for each rank.
+  /// Of the batches of all ranks, of by_parts: a multiple of the number of ranks, of which each cuts its
+  /// batch into as many, equal in bags. The bits do not depend on the number of ranks where the parts are the
+  /// same. 0: one for each rank.
   int parts = 0;
 };
 

@@ -267,3 +267,27 @@ TEST_CASE("mpi_ranks: options that MPI can't do are refused") {
   CHECK(static_cast<bool>(made) == (the_run.provided == MPI_THREAD_MULTIPLE));
   if (!made) CHECK(made.fault().code() == errc::unsupported);
 }
+
+TEST_CASE("mpi_ranks: a sum that a rank does not take part in names it when the limit has passed") {
+  mpi_ranks comm = world();
+  const int me = comm.rank(), absent = comm.size() - 1;
+  std::vector<float> values(1000, 1);
+  CHECK(comm.sum(values, soon()).ok());
+  CHECK(values[999] == static_cast<float>(comm.size()));
+  if (me != absent) {
+    const status s = comm.sum(values, within(4s));
+    // Who gives up first tells the others.
+    CHECK((s.code() == errc::timed_out || s.code() == errc::closed));
+    if (s.code() == errc::timed_out) CHECK(s.place().rank == absent);
+    if (comm.size() == 2) CHECK(s.code() == errc::timed_out);
+    CHECK(comm.sum(values, soon()).code() == errc::closed);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (me == absent) {
+    // The parts of the others came before their end: it is seen by the next sum at the latest.
+    status s = comm.sum(values, soon());
+    if (s.ok()) s = comm.sum(values, soon());
+    CHECK(s.code() == errc::closed);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+}

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # lost_ranks.sh PROGRAM HOSTS_SCRIPT TIMES MPIRUN...
 #
-# A job of three ranks loses one at each message of a step: killed, stopped, or cut off from the others (in network
-# namespaces, with root). Every other rank must end by itself, with a status that names it: timed out and the lost rank, or
-# closed and a rank that found out before; none may have written a row of the broken step. TIMES: 0 a short choice; else
-# how often each. Limits are bounds: of a right run none decides anything.
+# A job of three ranks loses one at each message of a step of tables or of dense parameters: killed, stopped, or cut off
+# from the others (in network namespaces, with root). Every other rank must end by itself, with a status that names it:
+# timed out and the lost rank, or closed and a rank that found out before; none may have written a row or a parameter of the
+# broken step. TIMES: 0 a short choice; else how often each, and how long the slowest rank waited. Limits are bounds: of a
+# right run none decides anything.
 set -euo pipefail
 program="$1" hosts="$2" times="$3"
 shift 3
@@ -20,11 +21,11 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 1' INT TERM
 set -m # a process group for each launcher
-failed=0 runs=0
+failures=0 runs=0 longest=0
 
 # lose VICTIM KIND MOMENT HOW
 lose() {
-  local victim="$1" how="$4" folder="$work/$runs" expected=2 over=() r line bad="" named=0
+  local victim="$1" how="$4" folder="$work/$runs" expected=2 over=() r line ms bad="" named=0
   runs=$((runs + 1))
   mkdir "$folder"
   if [[ "$how" == cut ]]; then
@@ -41,7 +42,9 @@ lose() {
   launcher=""
   [[ -f "$folder/victim" ]] || bad="the victim was not lost"
   for r in 0 1 2; do
-    line="$(cat "$folder/rank_$r" 2>/dev/null || echo nothing)"
+    line="$(cat "$folder/rank_$r" 2>/dev/null || echo "nothing 0")"
+    ms="${line##* }" line="${line% *}"
+    if ((ms > longest)); then longest="$ms"; fi
     if [[ "$r" == "$victim" && "$how" != cut ]]; then
       [[ "$line" == nothing ]] || bad+="; the victim went on: $line"
     elif [[ "$r" == "$victim" ]]; then
@@ -56,7 +59,7 @@ lose() {
   if [[ -n "$bad" ]]; then
     echo "FAILED: rank $*: ${bad#; }"
     tail -n 5 "$folder/said"
-    failed=1
+    failures=$((failures + 1))
   fi
   rm -rf "$folder"
 }
@@ -67,17 +70,25 @@ if "$hosts" 1 0 true 2>/dev/null; then
 else
   echo "NOT TESTED: a rank that is cut off, which needs root and network namespaces"
 fi
-for kind in ids rows gradients; do
+if ((times == 0)); then
+  # Rank 0: the smallest of the silent ranks, however late the others are.
   for how in "${ways[@]}"; do
-    if ((times == 0)); then
-      # Rank 0: the smallest of the silent ranks, however late the others are.
-      lose 0 "$kind" "$([[ "$how" == stop ]] && echo within || echo before)" "$how"
-      continue
-    fi
-    for ((i = 0; i < times; ++i)); do
-      for moment in before within; do lose $((i % 3)) "$kind" "$moment" "$how"; done
+    for phase in ids rows gradients sum; do
+      lose 0 "$phase" "$([[ "$how" == stop ]] && echo within || echo before)" "$how"
     done
   done
-done
-echo "$runs jobs lost a rank"
-exit "$failed"
+  lose 0 slices before kill
+  lose 0 parameters within stop
+else
+  for phase in ids rows gradients slices parameters agreement sum; do
+    for how in "${ways[@]}"; do
+      before="$failures" longest=0
+      for ((i = 0; i < times; ++i)); do
+        for moment in before within; do lose $((i % 3)) "$phase" "$moment" "$how"; done
+      done
+      echo "$phase, $how: $((2 * times)) jobs, $((failures - before)) wrong; the longest last step took $longest ms"
+    done
+  done
+fi
+echo "$runs jobs lost a rank, $failures of them wrong"
+((failures == 0))

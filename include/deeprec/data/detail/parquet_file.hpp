@@ -33,8 +33,8 @@ class parquet_file {
   [[nodiscard]] index_t rows() const { return metadata_->num_rows(); }
   [[nodiscard]] index_t rows_of(int group) const { return metadata_->RowGroup(group)->num_rows(); }
 
-  /// Reads the footer, and finds the columns by their names. accepts(name, type) returns null, or why the type
-  /// of a column is refused.
+  /// Reads the footer, and finds the columns by their names. accepts(name, type) returns null, or why the
+  /// type of a column is refused.
   template <class Accepts>
   result<void> open(const std::vector<std::string>& names, const Accepts& accepts) {
     return guarded([&]() -> result<void> {
