@@ -78,22 +78,24 @@ status cross_stack::backward(const step_context& on, cross_pass& pass,
   return {};
 }
 
-status cross_stack::step(const step_context& on, const deeprec::adagrad& optimizer,
+status cross_stack::step(const step_context& on, const dense_optimizer& optimizer,
                          matrix_view<const float> gradients) {
   const float* const all = gradients.data_handle();
-  for (index_t l = 0; l < layers_; ++l) {
-    if (const status s = apply_rows(on, weights(all, l), optimizer, weights(parameters_.data(), l),
-                                    weights(state_.data(), l));
-        !s) {
-      return s;
+  return optimizer.visit([&](const auto& one) -> status {
+    for (index_t l = 0; l < layers_; ++l) {
+      if (const status s =
+              apply_rows(on, weights(all, l), one, weights(parameters_.data(), l), weights(state_.data(), l));
+          !s) {
+        return s;
+      }
+      if (const status s =
+              apply_rows(on, bias(all, l), one, bias(parameters_.data(), l), bias(state_.data(), l));
+          !s) {
+        return s;
+      }
     }
-    if (const status s =
-            apply_rows(on, bias(all, l), optimizer, bias(parameters_.data(), l), bias(state_.data(), l));
-        !s) {
-      return s;
-    }
-  }
-  return {};
+    return {};
+  });
 }
 
 }  // namespace ctr

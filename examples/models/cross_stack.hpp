@@ -60,7 +60,7 @@ class cross_stack {
   [[nodiscard]] status backward(const step_context& on, cross_pass& pass,
                                 matrix_view<const float> output_gradient) const;
   /// @param gradients  in the order of parameters()
-  [[nodiscard]] status step(const step_context& on, const deeprec::adagrad& optimizer,
+  [[nodiscard]] status step(const step_context& on, const dense_optimizer& optimizer,
                             matrix_view<const float> gradients);
 
  private:

@@ -21,7 +21,9 @@ struct dcn_options {
   float first_rows = 0.001F;              ///< rows begin uniform in +- this
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
-  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
+  float initial_squares = 0;            ///< of Adagrad, for rows and stacks
+  step_rule rule = step_rule::adagrad;  ///< of rows and stacks
+  float l2 = 0;                         ///< likewise: a gradient has this times the weight more
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -50,12 +52,13 @@ class dcn {
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
     model_parts all;
     tables_.add_parts(all, "dcn, rows", from);
-    stack_.make_state(stack_optimizer()).or_throw();
     add_parts(all, "dcn, cross layers", cross_);
     add_parts(all, "dcn, stack", stack_);
     return all;
   }
   [[nodiscard]] table_counts counts() const { return tables_.counts(); }
+  /// What is set and taken between steps.
+  [[nodiscard]] step_control& control() { return control_; }
 
   // A step over ranks, call by call.
 
@@ -89,7 +92,8 @@ class dcn {
   [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
                                 float weight) const {
     const matrix_view<float> slope = room(mine.slope, batch.rows(), 1);
-    if (const status s = loss_gradient(on, logits(mine), batch.labels, weight, slope); !s) return s;
+    if (const status s = loss_gradient(on, logits(mine), batch.labels, weight, &control_.loss, slope); !s)
+      return s;
     if (const status s = stack_backward(on, stack_, mine.stack, slope, deeprec::compute_input_gradient::yes);
         !s) {
       return s;
@@ -114,21 +118,21 @@ class dcn {
     use("cross layers", [](pass& of) { return of.cross.gradients(); });
     use("stack", [](pass& of) { return of.stack.gradients(); });
   }
-  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
-  }
+  [[nodiscard]] dense_optimizer stack_optimizer() const { return dense_optimizer_of(options_); }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
+    return tables_.update(on, batch.by_slot, at.found, at.gradient,
+                          scaled(row_optimizer(), control_.row_scale));
   }
 
   friend graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_reader read, graph_use use);
 
  private:
-  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
-    return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
+  [[nodiscard]] ctr::row_optimizer row_optimizer() const {
+    return row_optimizer_of(options_, options_.row_rate);
   }
 
   dcn_options options_;
+  mutable step_control control_;  // the loss is added by passes
   slot_tables tables_;
   cross_stack cross_;
   stack_type stack_;
@@ -155,18 +159,20 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
 
-  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto slope =
+      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
   const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, crossed,
                                  g.read(stack.weights), g.write(stack.pass));
   const auto by_cross = make.add(part::backward, "cross backward", cross_backward_op{},
                                  by_stack.template get<0>(), input, g.read(cross), g.write(cross_local));
   const auto of_rows =
       make.add(part::backward, "slice", slice_op{dense_width, slots * width}, by_cross.template get<0>());
-  make.add(part::update, "cross step", cross_step_op{model.stack_optimizer()}, by_cross.template get<1>(),
-           g.write(cross));
-  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, by_stack.template get<1>(),
-           g.write(stack.weights));
-  make.add(part::update, "row update", row_update_op{model.row_optimizer()}, located, of_rows, g.write(rows));
+  make.add(part::update, "cross step", cross_step_op{model.stack_optimizer(), &model.control()},
+           by_cross.template get<1>(), g.write(cross));
+  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer(), &model.control()},
+           by_stack.template get<1>(), g.write(stack.weights));
+  make.add(part::update, "row update", row_update_op{model.row_optimizer(), &model.control()}, located,
+           of_rows, g.write(rows));
   return make.take();
 }
 

@@ -23,7 +23,9 @@ struct deepfm_options {
   float wide_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
-  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
+  float initial_squares = 0;            ///< of Adagrad, for rows and stacks
+  step_rule rule = step_rule::adagrad;  ///< of rows and stacks
+  float l2 = 0;                         ///< likewise: a gradient has this times the weight more
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -51,11 +53,12 @@ class deepfm {
     model_parts all;
     wide_.add_parts(all, "deepfm, wide rows", from);
     deep_.add_parts(all, "deepfm, deep rows", from);
-    stack_.make_state(stack_optimizer()).or_throw();
     add_parts(all, "deepfm, stack", stack_);
     return all;
   }
   [[nodiscard]] table_counts counts() const { return counts_of_twins(wide_, deep_); }
+  /// What is set and taken between steps.
+  [[nodiscard]] step_control& control() { return control_; }
 
   // A step over ranks, call by call.
 
@@ -90,7 +93,8 @@ class deepfm {
                                 float weight) const {
     const index_t width = options_.width;
     const matrix_view<float> slope = room(mine.slope, batch.rows(), 1);
-    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, slope); !s) return s;
+    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, &control_.loss, slope); !s)
+      return s;
     if (const status s = stack_backward(on, stack_, mine.stack, slope, deeprec::compute_input_gradient::yes);
         !s) {
       return s;
@@ -113,28 +117,29 @@ class deepfm {
   void for_each_gradient(const Use& use) {
     use("stack", [](pass& of) { return of.stack.gradients(); });
   }
-  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
-  }
+  [[nodiscard]] dense_optimizer stack_optimizer() const { return dense_optimizer_of(options_); }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    if (const status s = wide_.update(on, batch.by_slot, at.wide, at.wide_gradient, wide_optimizer()); !s)
+    const float scale = control_.row_scale;
+    if (const status s =
+            wide_.update(on, batch.by_slot, at.wide, at.wide_gradient, scaled(wide_optimizer(), scale));
+        !s) {
       return s;
-    return deep_.update(on, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
+    }
+    return deep_.update(on, batch.by_slot, at.deep, at.deep_gradient, scaled(row_optimizer(), scale));
   }
 
   friend graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_reader read, graph_use use);
 
  private:
-  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
-    return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
+  [[nodiscard]] ctr::row_optimizer row_optimizer() const {
+    return row_optimizer_of(options_, options_.row_rate);
   }
-  [[nodiscard]] deeprec::rowwise_adagrad wide_optimizer() const {
-    return {.learning_rate = options_.wide_rate,
-            .epsilon = options_.wide_epsilon,
-            .initial_squares = options_.initial_squares};
+  [[nodiscard]] ctr::row_optimizer wide_optimizer() const {
+    return row_optimizer_of(options_, options_.wide_rate, options_.wide_epsilon);
   }
 
   deepfm_options options_;
+  mutable step_control control_;  // the loss is added by passes
   slot_tables wide_, deep_;
   stack_type stack_;
 };
@@ -161,7 +166,8 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
 
-  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto slope =
+      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
   const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, input,
                                  g.read(stack.weights), g.write(stack.pass));
   const auto of_weights = make.add(part::backward, "spread", spread_op{slots}, slope);
@@ -169,12 +175,12 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
       make.add(part::backward, "slice", slice_op{dense_width, slots * width}, by_stack.template get<0>());
   const auto of_rows = make.add(part::backward, "factorize backward",
                                 factorize_backward_op{dense_width, width}, slope, input, of_vectors);
-  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, by_stack.template get<1>(),
-           g.write(stack.weights));
-  make.add(part::update, "wide update", row_update_op{model.wide_optimizer()}, wide_located, of_weights,
-           g.write(wide));
-  make.add(part::update, "deep update", row_update_op{model.row_optimizer()}, deep_located, of_rows,
-           g.write(deep));
+  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer(), &model.control()},
+           by_stack.template get<1>(), g.write(stack.weights));
+  make.add(part::update, "wide update", row_update_op{model.wide_optimizer(), &model.control()}, wide_located,
+           of_weights, g.write(wide));
+  make.add(part::update, "deep update", row_update_op{model.row_optimizer(), &model.control()}, deep_located,
+           of_rows, g.write(deep));
   return make.take();
 }
 

@@ -105,8 +105,10 @@ status dice_stack::backward(const step_context& on, matrix_view<const float> out
   return {};
 }
 
-status dice_stack::step(const step_context& on, const deeprec::adagrad& optimizer) {
-  return apply_rows(on, matrix_view<const float>(as_row(gradients_)), optimizer, parameters(), state());
+status dice_stack::step(const step_context& on, const dense_optimizer& optimizer) {
+  return optimizer.visit([&](const auto& one) {
+    return apply_rows(on, matrix_view<const float>(as_row(gradients_)), one, parameters(), state());
+  });
 }
 
 }  // namespace ctr

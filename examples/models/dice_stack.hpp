@@ -38,7 +38,7 @@ class dice_stack {
                                deeprec::dice_mode mode);
   /// Gradients of all parameters and of the input, from that of output(), after forward() of a batch.
   [[nodiscard]] status backward(const step_context& on, matrix_view<const float> output_gradient);
-  [[nodiscard]] status step(const step_context& on, const deeprec::adagrad& optimizer);
+  [[nodiscard]] status step(const step_context& on, const dense_optimizer& optimizer);
 
  private:
   [[nodiscard]] std::size_t layers() const { return sizes_.size() - 1; }

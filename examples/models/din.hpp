@@ -22,7 +22,9 @@ struct din_options {
   float first_rows = 0.01F;  ///< rows begin uniform in +- this
   float row_rate = 0.05F;
   float dense_rate = 0.03F;
-  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
+  float initial_squares = 0;            ///< of Adagrad, for rows and stacks
+  step_rule rule = step_rule::adagrad;  ///< of rows and stacks
+  float l2 = 0;                         ///< likewise: a gradient has this times the weight more
   deeprec::mlp_precision precision{};
 
   template <class Visit>
@@ -50,7 +52,6 @@ class din {
 
   /// All that training changes, under its names.
   [[nodiscard]] model_parts parts() {
-    unit_.make_state(dense_optimizer()).or_throw();
     model_parts all;
     tables_.add_parts(all, "din, rows", {});
     if (options_.attention) add_parts(all, "din, attention", unit_);
@@ -59,15 +60,24 @@ class din {
     return all;
   }
 
+  /// What is set and taken between steps.
+  [[nodiscard]] step_control& control() { return control_; }
+
+  /// Calls use(name, stack) for each.
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    if (options_.attention) use("attention", unit_);
+    use("stack", top_);
+  }
+
   friend graph_step_of<history_batch> make_graph_step(din& model, const history_tables& tables,
                                                       reader_of<history_batch> read, graph_use use);
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
-  }
+  [[nodiscard]] dense_optimizer stack_optimizer() const { return dense_optimizer_of(options_); }
 
   din_options options_;
+  step_control control_;
   index_t row_width_;   // K
   slot_tables tables_;  // of items, then of categories
   stack_type unit_;
@@ -102,7 +112,8 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
 
-  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto slope =
+      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
   const auto of_joined =
       make.add(part::backward, "stack backward", dice_backward_op{}, slope, joined, g.write(stack));
   const auto of_parts =
@@ -117,13 +128,14 @@ inline graph_step_of<history_batch> make_graph_step(din& model, const history_ta
     const auto by_unit = make.add(part::backward, "compare backward", compare_backward_op{}, in.batch,
                                   in.rows, by_attention.template get<0>(), of_rows);
     of_rows = by_unit.template get<0>();
-    make.add(part::update, "attention step", stack_step_op{model.dense_optimizer()},
+    make.add(part::update, "attention step", stack_step_op{model.stack_optimizer(), &model.control()},
              by_attention.template get<1>(), g.write(unit.weights));
   }
-  const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
-                                               .initial_squares = model.options_.initial_squares};
-  make.add(part::update, "stack step", dice_step_op{model.dense_optimizer()}, g.write(stack));
-  make.add(part::update, "row update", row_update_op{row_optimizer}, in.located, of_rows, g.write(table));
+  const row_optimizer of_table = row_optimizer_of(model.options_, model.options_.row_rate);
+  make.add(part::update, "stack step", dice_step_op{model.stack_optimizer(), &model.control()},
+           g.write(stack));
+  make.add(part::update, "row update", row_update_op{of_table, &model.control()}, in.located, of_rows,
+           g.write(table));
   return make.take();
 }
 

@@ -17,7 +17,9 @@ struct dlrm_options {
   float first_rows = 0.001F;  ///< rows begin uniform in +- this
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
-  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
+  float initial_squares = 0;            ///< of Adagrad, for rows and stacks
+  step_rule rule = step_rule::adagrad;  ///< of rows and stacks
+  float l2 = 0;                         ///< likewise: a gradient has this times the weight more
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -102,7 +104,8 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
     const index_t rows = batch.rows();
     const matrix_view<float> slope = room(mine.slope, rows, 1);
     const matrix_view<float> bottom_gradient = room(mine.bottom_gradient, rows, options_.width);
-    if (const status s = loss_gradient(on, logits(mine), batch.labels, weight, slope); !s) return s;
+    if (const status s = loss_gradient(on, logits(mine), batch.labels, weight, &control_.loss, slope); !s)
+      return s;
     if (const status s = stack_backward(on, top_, *mine.top, slope, deeprec::compute_input_gradient::yes); !s)
       return s;
     if (const status s = interact_backward(on, mine.bottom->output(), at.pooled, mine.top->input_gradient(),
@@ -114,9 +117,7 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
   }
   using whole_passes::backward;
   using whole_passes::forward;
-  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
-  }
+  [[nodiscard]] dense_optimizer stack_optimizer() const { return dense_optimizer_of(options_); }
   /// Calls use(stack) for each.
   template <class Use>
   void for_each_stack(const Use& use) {
@@ -130,19 +131,23 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
     use("top", [](pass& of) { return of.top->gradients(); }, [this] { return top_.gradients(); });
   }
   [[nodiscard]] status step_stacks(const step_context& on) {
-    if (const status s = stack_step(on, bottom_, stack_optimizer()); !s) return s;
-    return stack_step(on, top_, stack_optimizer());
+    const dense_optimizer optimizer = scaled(stack_optimizer(), control_.stack_scale);
+    if (const status s = stack_step(on, bottom_, optimizer); !s) return s;
+    return stack_step(on, top_, optimizer);
   }
-  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
-    return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
+  [[nodiscard]] ctr::row_optimizer row_optimizer() const {
+    return row_optimizer_of(options_, options_.row_rate);
   }
+  /// What is set and taken between steps.
+  [[nodiscard]] step_control& control() { return control_; }
   /// Calls use(f) for each table: f(step) is the gradient of its pooled rows.
   template <class Use>
   static void for_each_row_gradient(const Use& use) {
     use([](step& at) { return at.gradient; });
   }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
+    return tables_.update(on, batch.by_slot, at.found, at.gradient,
+                          scaled(row_optimizer(), control_.row_scale));
   }
 
   /// Calls use(tables) for each.
@@ -158,8 +163,6 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
 
   /// All that training changes, under its names. `from`: of slot_tables::add_parts.
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
-    for_each_stack(
-        [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
     model_parts all;
     tables_.add_parts(all, "dlrm, rows", from);
     add_parts(all, "dlrm, bottom", bottom_);
@@ -170,6 +173,7 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
 
  private:
   dlrm_options options_;
+  mutable step_control control_;  // the loss is added by passes
   slot_tables tables_;
   stack_type bottom_, top_;
 };
@@ -194,7 +198,8 @@ inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_rea
                                g.write(top.pass));
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
-  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto slope =
+      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
   const auto by_top = make.add(part::backward, "top backward", stack_backward_op{}, slope, crossed,
                                g.read(top.weights), g.write(top.pass));
   const auto gradients = make.add(part::backward, "interaction backward", interaction_backward_op{},
@@ -202,11 +207,11 @@ inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_rea
   const auto by_bottom =
       make.add(part::backward, "bottom backward", stack_backward_end_op{}, gradients.template get<0>(),
                in.dense, g.read(bottom.weights), g.write(bottom.pass));
-  make.add(part::update, "bottom step", stack_step_op{model.stack_optimizer()}, by_bottom,
+  make.add(part::update, "bottom step", stack_step_op{model.stack_optimizer(), &model.control()}, by_bottom,
            g.write(bottom.weights));
-  make.add(part::update, "top step", stack_step_op{model.stack_optimizer()}, by_top.template get<1>(),
-           g.write(top.weights));
-  make.add(part::update, "row update", row_update_op{model.row_optimizer()}, located,
+  make.add(part::update, "top step", stack_step_op{model.stack_optimizer(), &model.control()},
+           by_top.template get<1>(), g.write(top.weights));
+  make.add(part::update, "row update", row_update_op{model.row_optimizer(), &model.control()}, located,
            gradients.template get<1>(), g.write(rows));
   return make.take();
 }

@@ -24,7 +24,9 @@ struct dssm_options {
   float first_rows = 0.05F;  ///< rows begin uniform in +- this
   float row_rate = 0.05F;
   float dense_rate = 0.05F;
-  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
+  float initial_squares = 0;            ///< of Adagrad, for rows and stacks
+  step_rule rule = step_rule::adagrad;  ///< of rows and stacks
+  float l2 = 0;                         ///< likewise: a gradient has this times the weight more
   deeprec::mlp_precision precision{};
 
   template <class Visit>
@@ -133,22 +135,29 @@ class dssm {
   [[nodiscard]] model_parts parts() {
     model_parts all;
     tables_.add_parts(all, "dssm, rows", {});
-    users_.make_state(dense_optimizer()).or_throw();
-    items_.make_state(dense_optimizer()).or_throw();
     add_parts(all, "dssm, user", users_);
     add_parts(all, "dssm, item", items_);
     return all;
+  }
+
+  /// What is set and taken between steps.
+  [[nodiscard]] step_control& control() { return control_; }
+
+  /// Calls use(name, stack) for each.
+  template <class Use>
+  void for_each_stack(const Use& use) {
+    use("user", users_);
+    use("item", items_);
   }
 
   friend graph_step_of<history_batch> make_graph_step(dssm& model, const history_tables& tables,
                                                       reader_of<history_batch> read, graph_use use);
 
  private:
-  [[nodiscard]] deeprec::adagrad dense_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
-  }
+  [[nodiscard]] dense_optimizer stack_optimizer() const { return dense_optimizer_of(options_); }
 
   dssm_options options_;
+  step_control control_;
   index_t row_width_;   // K
   slot_tables tables_;  // of items, then of categories
   stack_type users_, items_;
@@ -191,14 +200,13 @@ inline graph_step_of<history_batch> make_graph_step(dssm& model, const history_t
                g.read(items.weights), g.write(items.pass));
   const auto of_rows = make.add(part::backward, "pool backward", pool_backward_op{}, in.batch, in.rows,
                                 weights, by_users.template get<0>(), by_items.template get<0>());
-  const deeprec::rowwise_adagrad row_optimizer{.learning_rate = model.options_.row_rate,
-                                               .initial_squares = model.options_.initial_squares};
-  make.add(part::update, "user step", stack_step_op{model.dense_optimizer()}, by_users.template get<1>(),
-           g.write(users.weights));
-  make.add(part::update, "item step", stack_step_op{model.dense_optimizer()}, by_items.template get<1>(),
-           g.write(items.weights));
-  make.add(part::update, "row update", row_update_op{row_optimizer}, in.located, of_rows.template get<0>(),
-           g.write(table));
+  const row_optimizer of_table = row_optimizer_of(model.options_, model.options_.row_rate);
+  make.add(part::update, "user step", stack_step_op{model.stack_optimizer(), &model.control()},
+           by_users.template get<1>(), g.write(users.weights));
+  make.add(part::update, "item step", stack_step_op{model.stack_optimizer(), &model.control()},
+           by_items.template get<1>(), g.write(items.weights));
+  make.add(part::update, "row update", row_update_op{of_table, &model.control()}, in.located,
+           of_rows.template get<0>(), g.write(table));
   return make.take();
 }
 

@@ -172,12 +172,15 @@ struct dice_backward_op {
 };
 struct dice_step_op {
   static constexpr const char* kind = "dice_step";
-  deeprec::adagrad optimizer;
+  dense_optimizer optimizer;
+  const step_control* control;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
     visit("learning_rate", optimizer.learning_rate);
   }
-  status operator()(const step_call& call, dice_stack& stack) const { return stack.step(call.on, optimizer); }
+  status operator()(const step_call& call, dice_stack& stack) const {
+    return stack.step(call.on, scaled(optimizer, control->stack_scale));
+  }
 };
 
 // ---- how a step begins ---------------------------------------------------------------------------------

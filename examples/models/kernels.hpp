@@ -14,6 +14,8 @@
 #include <deeprec/optim/adagrad.hpp>
 
 #include "ctr_data.hpp"
+#include "optimizers.hpp"
+#include "step_control.hpp"
 
 namespace ctr {
 
@@ -29,8 +31,8 @@ using stack_type = deeprec::mlp<>;
 [[nodiscard]] status stack_backward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
                                     matrix_view<const float> gradient,
                                     deeprec::compute_input_gradient wanted);
-[[nodiscard]] status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer);
-[[nodiscard]] status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer,
+[[nodiscard]] status stack_step(const step_context& on, stack_type& stack, const dense_optimizer& optimizer);
+[[nodiscard]] status stack_step(const step_context& on, stack_type& stack, const dense_optimizer& optimizer,
                                 matrix_view<const float> gradients);
 /// Columns of interact()'s result.
 [[nodiscard]] index_t interaction_width(index_t tables, index_t width);
@@ -56,10 +58,12 @@ inline void add_logits(matrix_view<const float> many, matrix_view<const float> o
 }
 [[nodiscard]] status loss_gradient(const step_context& on, matrix_view<const float> logits,
                                    matrix_view<const float> labels, matrix_view<float> gradient);
-/// The same for a part of a batch, whose share of the loss is `weight`.
+/// The same for a part of a batch, whose share of the loss is `weight`. The loss is added to `meter`, which
+/// may be null.
 [[nodiscard]] inline status loss_gradient(const step_context& on, matrix_view<const float> logits,
-                                          matrix_view<const float> labels, float weight,
+                                          matrix_view<const float> labels, float weight, loss_meter* meter,
                                           matrix_view<float> gradient) {
+  if (meter != nullptr) meter->add(logits, labels);
   const status s = loss_gradient(on, logits, labels, gradient);
   if (weight != 1) {
     for (index_t i = 0; i < gradient.extent(0); ++i) gradient(i, 0) *= weight;

@@ -15,7 +15,9 @@ struct lr_options {
   float row_rate = 0.04F;
   float row_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
   float dense_rate = 0.1F;
-  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
+  float initial_squares = 0;            ///< of Adagrad, for rows and stacks
+  step_rule rule = step_rule::adagrad;  ///< of rows and stacks
+  float l2 = 0;                         ///< likewise: a gradient has this times the weight more
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -96,7 +98,8 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
                                 float weight = 1) const {
     const matrix_view<float> slope =
         tables_.is_by_slot() ? room(mine.slope_memory, batch.rows(), 1) : at.gradient;
-    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, slope); !s) return s;
+    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, &control_.loss, slope); !s)
+      return s;
     for (index_t i = 0; tables_.is_by_slot() && i < batch.rows(); ++i) {
       std::fill_n(at.gradient.row(i), slots, slope(i, 0));
     }
@@ -104,9 +107,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   }
   using whole_passes::backward;
   using whole_passes::forward;
-  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
-  }
+  [[nodiscard]] dense_optimizer stack_optimizer() const { return dense_optimizer_of(options_); }
   template <class Use>
   void for_each_stack(const Use& use) {
     use("linear", linear_);
@@ -117,21 +118,21 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
     use("linear", [](pass& of) { return of.linear->gradients(); }, [this] { return linear_.gradients(); });
   }
   [[nodiscard]] status step_stacks(const step_context& on) {
-    return stack_step(on, linear_, stack_optimizer());
+    return stack_step(on, linear_, scaled(stack_optimizer(), control_.stack_scale));
   }
-  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
-    return {.learning_rate = options_.row_rate,
-            .epsilon = options_.row_epsilon,
-            .initial_squares = options_.initial_squares};
+  [[nodiscard]] ctr::row_optimizer row_optimizer() const {
+    return row_optimizer_of(options_, options_.row_rate, options_.row_epsilon);
   }
+  /// What is set and taken between steps.
+  [[nodiscard]] step_control& control() { return control_; }
   template <class Use>
   static void for_each_row_gradient(const Use& use) {
     use([](step& at) { return at.gradient; });
   }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    if (tables_.is_by_slot())
-      return tables_.update(on, batch.by_slot, at.found, at.gradient, row_optimizer());
-    return tables_.update_sums(on, batch.by_row, at.gradient, row_optimizer());
+    const ctr::row_optimizer optimizer = scaled(row_optimizer(), control_.row_scale);
+    if (tables_.is_by_slot()) return tables_.update(on, batch.by_slot, at.found, at.gradient, optimizer);
+    return tables_.update_sums(on, batch.by_row, at.gradient, optimizer);
   }
 
   /// Calls use(tables) for each.
@@ -145,8 +146,6 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
 
   /// All that training changes, under its names. `from`: of slot_tables::add_parts.
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
-    for_each_stack(
-        [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
     model_parts all;
     tables_.add_parts(all, "lr, rows", from);
     add_parts(all, "lr, linear", linear_);
@@ -156,6 +155,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
 
  private:
   lr_options options_;
+  mutable step_control control_;  // the loss is added by passes
   slot_tables tables_;
   stack_type linear_;
 };
@@ -185,18 +185,19 @@ inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& 
   const auto logits = make.add(part::forward, "add", add_op{}, sums, line);
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
-  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto slope =
+      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
   const auto by_linear = make.add(part::backward, "linear backward", stack_backward_end_op{}, slope, in.dense,
                                   g.read(linear.weights), g.write(linear.pass));
-  make.add(part::update, "linear step", stack_step_op{model.stack_optimizer()}, by_linear,
+  make.add(part::update, "linear step", stack_step_op{model.stack_optimizer(), &model.control()}, by_linear,
            g.write(linear.weights));
   if (is_raw) {
     const auto of_rows = make.add(part::backward, "spread", spread_op{slots}, slope);
-    make.add(part::update, "row update", row_update_op{model.row_optimizer()}, located, of_rows,
-             g.write(rows));
+    make.add(part::update, "row update", row_update_op{model.row_optimizer(), &model.control()}, located,
+             of_rows, g.write(rows));
   } else {
-    make.add(part::update, "row update", row_update_sums_op{model.row_optimizer()}, bags, slope,
-             g.write(rows));
+    make.add(part::update, "row update", row_update_sums_op{model.row_optimizer(), &model.control()}, bags,
+             slope, g.write(rows));
   }
   return make.take();
 }

@@ -11,6 +11,7 @@
 #include <deeprec/embedding/files/named_table.hpp>
 
 #include "kernels.hpp"
+#include "optimizers.hpp"
 #include "slot_tables.hpp"
 #include "step_maker.hpp"
 
@@ -57,9 +58,12 @@ inline std::vector<index_t> with_ends(index_t first, std::vector<index_t> sizes,
   return sizes;
 }
 
-/// The weights of a stack and its optimizer's state, which exists.
+/// The weights of a stack and its optimizer's state, which is made where it does not exist.
 template <class Stack>
 void add_parts(model_parts& parts, const std::string& name, Stack& stack) {
+  if constexpr (requires { stack.make_state(deeprec::adagrad{}); }) {
+    stack.make_state(deeprec::adagrad{}).or_throw();
+  }
   parts.tables.push_back(name_table(name, as_table(stack.parameters())));
   parts.tables.push_back(name_table(name + ", state of the optimizer", as_table(stack.state())));
   parts.tables.back().state_owner = stack.state_owner();

@@ -16,7 +16,7 @@ namespace ctr {
 namespace {
 
 table_type make_table(const step_context& on, index_t rows, index_t width, float bound, std::uint64_t seed) {
-  table_type made(rows, width, deeprec::state_of<deeprec::rowwise_adagrad>);
+  table_type made(rows, width, deeprec::state_of<row_rule>);
   if (bound == 0) {
     made.initialize(on, deeprec::row_init::zeros{});
   } else {
@@ -60,7 +60,7 @@ status slot_features<Bags>::look_up(const step_context& on, std::span<const Bags
 template <class Bags>
 status slot_features<Bags>::update(const step_context& on, std::span<const Bags> by_slot,
                                    const found_rows& rows, matrix_view<const float> gradient,
-                                   const deeprec::rowwise_adagrad& optimizer) const {
+                                   const row_optimizer& optimizer) const {
   if (rows) return deeprec::update(on, *rows, gradient, optimizer);
   return deeprec::update(on, group, by_slot, gradient, optimizer);
 }
@@ -131,9 +131,9 @@ status slot_tables::look_up(const step_context& on, const slot_ids& ids, matrix_
   return features_.look_up(on, ids.rows, out);
 }
 status slot_tables::update(const step_context& on, const slot_ids& ids, const found_rows& rows,
-                           matrix_view<const float> gradient, const deeprec::rowwise_adagrad& optimizer) {
+                           matrix_view<const float> gradient, const row_optimizer& optimizer) {
   if (raw_) return raw_->features().update(on, ids.keys, rows.raw, gradient, optimizer);
-  if (at_ranks_) return at_ranks_->update(on, gradient, optimizer);
+  if (at_ranks_) return at_ranks_->update(on, gradient, optimizer.optimizer.adagrad());
   return features_.update(on, ids.rows, rows.hashed, gradient, optimizer);
 }
 
@@ -142,8 +142,7 @@ status slot_tables::look_up_sums(const step_context& on, const slot_bags& bags,
   return fused_lookup(on, table_.view(), bags, deeprec::combiner::sum, out);
 }
 status slot_tables::update_sums(const step_context& on, const slot_bags& bags,
-                                matrix_view<const float> gradient,
-                                const deeprec::rowwise_adagrad& optimizer) {
+                                matrix_view<const float> gradient, const row_optimizer& optimizer) {
   return deeprec::update(on, table_.view(), bags, deeprec::combiner::sum, gradient, optimizer);
 }
 

@@ -21,10 +21,10 @@
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/resolved_features.hpp>
 #include <deeprec/embedding/tables/dense_table.hpp>
-#include <deeprec/optim/adagrad.hpp>
 
 #include "ctr_data.hpp"
 #include "kernels.hpp"
+#include "optimizers.hpp"
 #include "rank_tables.hpp"
 
 namespace ctr {
@@ -49,7 +49,7 @@ struct table_counts {
 /// The features of all slots, with batches of this type.
 template <class Bags>
 struct slot_features {
-  using group_type = deeprec::feature_group<deeprec::rowwise_adagrad, Bags>;
+  using group_type = deeprec::feature_group<row_optimizer, Bags>;
   /// The rows of a batch that was resolved, for its lookup and its update.
   using found_rows = std::optional<deeprec::resolved_features<group_type>>;
   group_type group;
@@ -63,8 +63,7 @@ struct slot_features {
   [[nodiscard]] status look_up(const step_context& on, std::span<const Bags> by_slot,
                                matrix_view<float> out) const;
   [[nodiscard]] status update(const step_context& on, std::span<const Bags> by_slot, const found_rows& rows,
-                              matrix_view<const float> gradient,
-                              const deeprec::rowwise_adagrad& optimizer) const;
+                              matrix_view<const float> gradient, const row_optimizer& optimizer) const;
 };
 extern template struct slot_features<slot_bags>;
 extern template struct slot_features<key_bags>;
@@ -126,7 +125,7 @@ class slot_tables {
   /// Of a part of a batch.
   [[nodiscard]] status look_up(const step_context& on, const slot_ids& ids, matrix_view<float> out) const;
   [[nodiscard]] status update(const step_context& on, const slot_ids& ids, const found_rows& rows,
-                              matrix_view<const float> gradient, const deeprec::rowwise_adagrad& optimizer);
+                              matrix_view<const float> gradient, const row_optimizer& optimizer);
 
   /// The sum of the rows of each bag, whose ids are numbers among the rows of all.
   ///
@@ -134,8 +133,7 @@ class slot_tables {
   [[nodiscard]] status look_up_sums(const step_context& on, const slot_bags& bags,
                                     matrix_view<float> out) const;
   [[nodiscard]] status update_sums(const step_context& on, const slot_bags& bags,
-                                   matrix_view<const float> gradient,
-                                   const deeprec::rowwise_adagrad& optimizer);
+                                   matrix_view<const float> gradient, const row_optimizer& optimizer);
 
   /// Adds what a saved model has of them. `from`, where not empty: a file, for whose keys rows are made.
   void add_parts(model_parts& to, const std::string& name, const std::string& from);

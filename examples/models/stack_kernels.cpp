@@ -15,12 +15,12 @@ status stack_backward(const step_context& on, const stack_type& stack, deeprec::
                       matrix_view<const float> gradient, deeprec::compute_input_gradient wanted) {
   return stack.backward(on, pass, gradient, wanted);
 }
-status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer) {
-  return stack.step(on, optimizer);
+status stack_step(const step_context& on, stack_type& stack, const dense_optimizer& optimizer) {
+  return stack_step(on, stack, optimizer, stack.gradients());
 }
-status stack_step(const step_context& on, stack_type& stack, const deeprec::adagrad& optimizer,
+status stack_step(const step_context& on, stack_type& stack, const dense_optimizer& optimizer,
                   matrix_view<const float> gradients) {
-  return stack.step(on, optimizer, gradients);
+  return optimizer.visit([&](const auto& one) { return stack.step(on, one, gradients); });
 }
 index_t interaction_width(index_t tables, index_t width) {
   return deeprec::dot_interaction_width(tables, width);

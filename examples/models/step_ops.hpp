@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/batch_traits.hpp>
@@ -61,6 +62,16 @@ struct raw_rows {
       fingerprints[static_cast<std::size_t>(s * largest() + rows)] = from.feature(s).ids()[row];
     }
     ++rows;
+  }
+  /// Two rows change their values of a slot.
+  void swap_slot(index_t slot, index_t one, index_t other) {
+    if (slot < integers) {
+      std::swap(numbers[static_cast<std::size_t>(one * integers + slot)],
+                numbers[static_cast<std::size_t>(other * integers + slot)]);
+    } else {
+      std::int64_t* const of = fingerprints.data() + (slot - integers) * largest();
+      std::swap(of[one], of[other]);
+    }
   }
   [[nodiscard]] index_t largest() const { return static_cast<index_t>(labels.size()); }
   [[nodiscard]] const std::int64_t* column(index_t s) const { return fingerprints.data() + s * largest(); }
@@ -367,26 +378,29 @@ struct lookup_sums_op {
 
 struct row_update_op {
   static constexpr const char* kind = "row_update";
-  deeprec::rowwise_adagrad optimizer;
+  row_optimizer optimizer;
+  const step_control* control;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
-    visit("learning_rate", optimizer.learning_rate);
+    visit("learning_rate", optimizer.optimizer.learning_rate);
   }
   status operator()(const step_call& call, const located_rows& in, const matrix& gradient,
                     slot_tables& tables) const {
-    return tables.update(call.on, in.by_slot.view(), in.found, gradient.view(), optimizer);
+    return tables.update(call.on, in.by_slot.view(), in.found, gradient.view(),
+                         scaled(optimizer, control->row_scale));
   }
 };
 struct row_update_sums_op {
   static constexpr const char* kind = "row_update";
-  deeprec::rowwise_adagrad optimizer;
+  row_optimizer optimizer;
+  const step_control* control;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
-    visit("learning_rate", optimizer.learning_rate);
+    visit("learning_rate", optimizer.optimizer.learning_rate);
   }
   status operator()(const step_call& call, const sample_rows& in, const matrix& gradient,
                     slot_tables& tables) const {
-    return tables.update_sums(call.on, in.bags, gradient.view(), optimizer);
+    return tables.update_sums(call.on, in.bags, gradient.view(), scaled(optimizer, control->row_scale));
   }
 };
 
@@ -435,13 +449,14 @@ struct stack_backward_end_op {
 };
 struct stack_step_op {
   static constexpr const char* kind = "stack_step";
-  deeprec::adagrad optimizer;
+  dense_optimizer optimizer;
+  const step_control* control;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
     visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, const weight_gradients& gradients, stack_type& stack) const {
-    return stack_step(call.on, stack, optimizer, gradients.row.view());
+    return stack_step(call.on, stack, scaled(optimizer, control->stack_scale), gradients.row.view());
   }
 };
 
@@ -494,13 +509,14 @@ struct cross_backward_op {
 };
 struct cross_step_op {
   static constexpr const char* kind = "cross_step";
-  deeprec::adagrad optimizer;
+  dense_optimizer optimizer;
+  const step_control* control;
   template <class Visit>
   void for_each_attribute(Visit&& visit) const {
     visit("learning_rate", optimizer.learning_rate);
   }
   status operator()(const step_call& call, const weight_gradients& gradients, cross_stack& layers) const {
-    return layers.step(call.on, optimizer, gradients.row.view());
+    return layers.step(call.on, scaled(optimizer, control->stack_scale), gradients.row.view());
   }
 };
 
@@ -565,8 +581,10 @@ struct loss_gradient_op {
   static constexpr const char* kind = "loss_gradient";
   static constexpr bool sample_wise = true;
   using output = matrix;
+  loss_meter* meter;
   status operator()(const step_call& call, const matrix& logits, const matrix& labels, matrix& out) const {
-    return loss_gradient(call.on, logits.view(), labels.view(), call.share, out.make(logits.rows(), 1));
+    return loss_gradient(call.on, logits.view(), labels.view(), call.share, meter,
+                         out.make(logits.rows(), 1));
   }
 };
 

@@ -19,7 +19,9 @@ struct wide_deep_options {
   float wide_epsilon = 1e-3F;  ///< holds back the first steps of rare tokens
   float row_rate = 0.02F;
   float dense_rate = 0.01F;
-  float initial_squares = 0;  ///< of Adagrad, for rows and stacks
+  float initial_squares = 0;            ///< of Adagrad, for rows and stacks
+  step_rule rule = step_rule::adagrad;  ///< of rows and stacks
+  float l2 = 0;                         ///< likewise: a gradient has this times the weight more
   deeprec::mlp_precision precision{};
 
   /// Calls visit(name, size) for what a saved model must have.
@@ -115,7 +117,8 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
                                 float weight = 1) const {
     const index_t rows = batch.rows();
     const matrix_view<float> slope = room(mine.slope, rows, 1);
-    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, slope); !s) return s;
+    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, &control_.loss, slope); !s)
+      return s;
     if (const status s = stack_backward(on, stack_, *mine.stack, slope, deeprec::compute_input_gradient::yes);
         !s)
       return s;
@@ -128,9 +131,7 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
   }
   using whole_passes::backward;
   using whole_passes::forward;
-  [[nodiscard]] deeprec::adagrad stack_optimizer() const {
-    return {.learning_rate = options_.dense_rate, .initial_squares = options_.initial_squares};
-  }
+  [[nodiscard]] dense_optimizer stack_optimizer() const { return dense_optimizer_of(options_); }
   template <class Use>
   void for_each_stack(const Use& use) {
     use("stack", stack_);
@@ -141,25 +142,29 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
     use("stack", [](pass& of) { return of.stack->gradients(); }, [this] { return stack_.gradients(); });
   }
   [[nodiscard]] status step_stacks(const step_context& on) {
-    return stack_step(on, stack_, stack_optimizer());
+    return stack_step(on, stack_, scaled(stack_optimizer(), control_.stack_scale));
   }
-  [[nodiscard]] deeprec::rowwise_adagrad row_optimizer() const {
-    return {.learning_rate = options_.row_rate, .initial_squares = options_.initial_squares};
+  [[nodiscard]] ctr::row_optimizer row_optimizer() const {
+    return row_optimizer_of(options_, options_.row_rate);
   }
-  [[nodiscard]] deeprec::rowwise_adagrad wide_optimizer() const {
-    return {.learning_rate = options_.wide_rate,
-            .epsilon = options_.wide_epsilon,
-            .initial_squares = options_.initial_squares};
+  [[nodiscard]] ctr::row_optimizer wide_optimizer() const {
+    return row_optimizer_of(options_, options_.wide_rate, options_.wide_epsilon);
   }
+  /// What is set and taken between steps.
+  [[nodiscard]] step_control& control() { return control_; }
   template <class Use>
   static void for_each_row_gradient(const Use& use) {
     use([](step& at) { return at.wide_gradient; });
     use([](step& at) { return at.deep_gradient; });
   }
   [[nodiscard]] status update_rows(const step_context& on, const ctr_batch& batch, step& at) {
-    if (const status s = wide_.update(on, batch.by_slot, at.wide, at.wide_gradient, wide_optimizer()); !s)
+    const float scale = control_.row_scale;
+    if (const status s =
+            wide_.update(on, batch.by_slot, at.wide, at.wide_gradient, scaled(wide_optimizer(), scale));
+        !s) {
       return s;
-    return deep_.update(on, batch.by_slot, at.deep, at.deep_gradient, row_optimizer());
+    }
+    return deep_.update(on, batch.by_slot, at.deep, at.deep_gradient, scaled(row_optimizer(), scale));
   }
 
   /// Calls use(tables) for each.
@@ -176,8 +181,6 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
 
   /// All that training changes, under its names. `from`: of slot_tables::add_parts.
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
-    for_each_stack(
-        [this](const char*, stack_type& stack) { stack.make_state(stack_optimizer()).or_throw(); });
     model_parts all;
     wide_.add_parts(all, "wdl, wide rows", from);
     deep_.add_parts(all, "wdl, deep rows", from);
@@ -188,6 +191,7 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
 
  private:
   wide_deep_options options_;
+  mutable step_control control_;  // the loss is added by passes
   slot_tables wide_, deep_;
   stack_type stack_;
 };
@@ -211,18 +215,19 @@ inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, ro
   const auto logits = make.add(part::forward, "add", add_op{}, weights, out);
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
-  const auto slope = make.add(part::backward, "loss gradient", loss_gradient_op{}, logits, in.labels);
+  const auto slope =
+      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
   const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, input,
                                  g.read(stack.weights), g.write(stack.pass));
   const auto of_weights = make.add(part::backward, "spread", spread_op{slots}, slope);
   const auto of_rows = make.add(part::backward, "slice", slice_op{dense_width, slots * model.width()},
                                 by_stack.template get<0>());
-  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer()}, by_stack.template get<1>(),
-           g.write(stack.weights));
-  make.add(part::update, "wide update", row_update_op{model.wide_optimizer()}, wide_located, of_weights,
-           g.write(wide));
-  make.add(part::update, "deep update", row_update_op{model.row_optimizer()}, deep_located, of_rows,
-           g.write(deep));
+  make.add(part::update, "stack step", stack_step_op{model.stack_optimizer(), &model.control()},
+           by_stack.template get<1>(), g.write(stack.weights));
+  make.add(part::update, "wide update", row_update_op{model.wide_optimizer(), &model.control()}, wide_located,
+           of_weights, g.write(wide));
+  make.add(part::update, "deep update", row_update_op{model.row_optimizer(), &model.control()}, deep_located,
+           of_rows, g.write(deep));
   return make.take();
 }
 

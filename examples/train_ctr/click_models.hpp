@@ -17,10 +17,11 @@ class saved_model;
 /// Throw a failure.
 struct click_model_runs {
   const char* name;
-  score (*train)(deeprec::thread_pool&, const ctr_input&, const options&,
-                 const std::atomic<bool>& interrupted);
+  score (*train)(deeprec::thread_pool&, ctr_input&, const options&, const std::atomic<bool>& interrupted);
   void (*predict)(deeprec::thread_pool&, const options&, const saved_model&,
                   const std::atomic<bool>& interrupted);
+  score (*evaluate)(deeprec::thread_pool&, const options&, const saved_model&,
+                    const std::atomic<bool>& interrupted);
 };
 
 extern const click_model_runs dlrm_runs, wide_deep_runs, logistic_regression_runs, deepfm_runs, dcn_runs;

@@ -14,21 +14,32 @@
 #include "options.hpp"
 #include "row_source.hpp"
 #include "synthetic.hpp"
+#include "table_sizes.hpp"
 
 namespace ctr {
 
 class rank_run;
+class run_journal;
 
-/// All rows: those to train, and those to test, which are of the same source or of another one.
+/// All rows: those to train, to validate and to test, which are of the same source or of others.
 struct ctr_input {
-  std::unique_ptr<row_source> source, test_source;
-  std::optional<ctr_rows> rows, test_rows;
+  std::unique_ptr<row_source> source, test_source, valid_source;
+  std::optional<ctr_rows> rows, test_rows, valid_rows;
   std::optional<ctr_tables> tables;
   deeprec::auc planted_area;
   deeprec::log_loss planted_loss;
-  rank_run* ranks = nullptr;  ///< null: one process
+  rank_run* ranks = nullptr;       ///< null: one process
+  run_journal* journal = nullptr;  ///< is there where models are trained
 
   [[nodiscard]] const ctr_rows& to_test() const { return test_rows ? *test_rows : *rows; }
+  [[nodiscard]] index_t rows_to_validate() const {
+    return valid_rows ? valid_rows->rows(row_use::test) : rows ? rows->rows(row_use::valid) : 0;
+  }
+  /// The rows that validate, beside a feed of those that train.
+  [[nodiscard]] row_feed to_validate() const {
+    if (valid_rows) return {*valid_rows, row_use::test};
+    return {*rows, row_use::valid, valid_source.get()};
+  }
 };
 
 /// Rows of tables that fit a quarter of the memory.
@@ -46,7 +57,7 @@ inline std::unique_ptr<synthetic_rows> make_synthetic(const options& o) {
 template <class Stop>
 void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, const Stop& stop) {
   index_t memory = o.memory.empty() ? usable_memory() / 4 : parse_bytes(o.memory);
-  if (!o.test.empty()) memory /= 2;
+  memory /= 1 + (o.test.empty() ? 0 : 1) + (o.valid.empty() ? 0 : 1);
   synthetic_rows* made = nullptr;
   if (o.data.empty()) {
     auto rows = make_synthetic(o);
@@ -58,9 +69,11 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
   if (o.has_raw_keys()) {
     input.tables.emplace(key_rules{.admit = o.admit, .ttl = o.ttl, .capacity = o.capacity});
   } else {
-    input.tables.emplace(input.source->table_rows());
+    input.tables.emplace(first_table_sizes(o, *input.source));
   }
-  input.rows.emplace(*input.source, o.test.empty() ? o.train_fraction : 2, memory, o.window, o.seed);
+  // Places of rows are below 1.
+  const double train_fraction = o.test.empty() ? o.train_fraction : 1;
+  input.rows.emplace(*input.source, train_fraction, memory, o.window, o.seed, o.valid_fraction());
   input.rows->survey(pool, stop, [&](const sparse_batch& chunk, index_t row, row_use use) {
     if (use == row_use::train) {
       if (!input.tables->raw) input.tables->count(chunk, row);
@@ -71,10 +84,23 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
       input.planted_loss.add(logit, label).or_throw();
     }
   });
-  if (o.test.empty()) return;
-  input.test_source = std::make_unique<text_rows>(o.test, memory);
-  input.test_rows.emplace(*input.test_source, -1, memory, o.window, o.seed);
-  input.test_rows->survey(pool, stop, [](const sparse_batch&, index_t, row_use) {});
+  const auto count = [&](const std::string& path, std::unique_ptr<row_source>& source,
+                         std::optional<ctr_rows>& rows) {
+    source = std::make_unique<text_rows>(path, memory);
+    rows.emplace(*source, -1, memory, o.window, o.seed);
+    rows->survey(pool, stop, [](const sparse_batch&, index_t, row_use) {});
+  };
+  if (!o.test.empty()) count(o.test, input.test_source, input.test_rows);
+  if (o.valid.empty()) return;
+  if (o.valid_fraction() == 0) {
+    count(o.valid, input.valid_source, input.valid_rows);
+  } else if (!input.rows->is_kept()) {  // read again beside those that train
+    if (o.data.empty()) {
+      input.valid_source = make_synthetic(o);
+    } else {
+      input.valid_source = std::make_unique<text_rows>(o.data, memory);
+    }
+  }
 }
 
 }  // namespace ctr

@@ -10,6 +10,8 @@
 // those read again in windows of the same size.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -23,7 +25,7 @@
 
 namespace ctr {
 
-enum class row_use { train, test };
+enum class row_use : unsigned char { train, valid, test };
 
 class ctr_rows {
  public:
@@ -31,11 +33,13 @@ class ctr_rows {
   static constexpr index_t row_bytes =  // in a sparse_batch, with its offset and its place in an order
       sizeof(std::int64_t) * (tokens + 1) + sizeof(float) * (integers + 1) + sizeof(std::uint32_t) + 1;
 
-  /// `train_fraction` of the rows train, the rest test; `window` rows are shuffled at a time, 0: as many as
-  /// `memory` bytes hold.
-  ctr_rows(row_source& source, double train_fraction, index_t memory, index_t window, std::uint64_t seed)
+  /// `train_fraction` of the rows train, the rest test; `valid_fraction` of the former validate instead.
+  /// `window` rows are shuffled at a time, 0: as many as `memory` bytes hold.
+  ctr_rows(row_source& source, double train_fraction, index_t memory, index_t window, std::uint64_t seed,
+           double valid_fraction = 0)
       : source_(&source),
         train_fraction_(train_fraction),
+        fit_fraction_(train_fraction * (1 - valid_fraction)),
         memory_(memory),
         window_(window),
         seed_(seed),
@@ -48,14 +52,14 @@ class ctr_rows {
     sparse_batch spare;
     bool fits = true;
     for (;;) {
-      if (interrupted()) return false;
+      if (is_kept_ = fits; interrupted()) return false;
       sparse_batch chunk;
       chunk.swap(spare);
-      if (!read_chunk(chunk, chunk_rows)) break;
+      if (!read_chunk(*source_, chunk, chunk_rows)) break;
       for (index_t r = 0; r < chunk.rows(); ++r) {
         const row_use use = use_of(chunk, r, hash_);
-        ++(use == row_use::train ? train_ : test_);
-        if (fits) is_test_.push_back(use == row_use::test);
+        ++counts_[static_cast<std::size_t>(use)];
+        if (fits) uses_.push_back(use);
         each(std::as_const(chunk), r, use);
       }
       fits = fits && (rows() + chunk_rows) * row_bytes <= memory_;
@@ -66,19 +70,18 @@ class ctr_rows {
           throw failure(source_->name() + ": a pipe can be read only once, and its rows don't fit --memory");
         }
         std::vector<sparse_batch>().swap(kept_);
-        std::vector<bool>().swap(is_test_);
+        std::vector<row_use>().swap(uses_);
         chunk.swap(spare);
       }
     }
-    is_kept_ = fits;
     // Two windows, and a quarter for the reader.
     if (window_ == 0 && !is_kept_) window_ = std::max<index_t>(1, memory_ / 4 * 3 / 2 / row_bytes);
     if (window_ >= rows()) window_ = 0;
     return true;
   }
 
-  [[nodiscard]] index_t rows() const { return train_ + test_; }
-  [[nodiscard]] index_t rows(row_use use) const { return use == row_use::train ? train_ : test_; }
+  [[nodiscard]] index_t rows() const { return counts_[0] + counts_[1] + counts_[2]; }
+  [[nodiscard]] index_t rows(row_use use) const { return counts_[static_cast<std::size_t>(use)]; }
   /// Of all rows, whatever their order.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
   [[nodiscard]] bool is_kept() const { return is_kept_; }
@@ -91,30 +94,34 @@ class ctr_rows {
   row_use use_of(const sparse_batch& chunk, index_t row, std::uint64_t& sum) const {
     const std::uint64_t hash = hash_of_row(chunk, row, ids_, seed_);
     sum += hash;
-    return static_cast<double>(hash >> 11) * 0x1p-53 < train_fraction_ ? row_use::train : row_use::test;
+    const double place = static_cast<double>(hash >> 11) * 0x1p-53;
+    if (place >= train_fraction_) return row_use::test;
+    return place < fit_fraction_ ? row_use::train : row_use::valid;
   }
-  bool read_chunk(sparse_batch& chunk, index_t most) const {
+  static bool read_chunk(row_source& source, sparse_batch& chunk, index_t most) {
     chunk.reshape(deeprec::criteo_format::shape());
     chunk.reserve_rows(most).or_throw();  // no more than these
-    return source_->next(chunk, most) > 0;
+    return source.next(chunk, most) > 0;
   }
 
   row_source* source_;
-  double train_fraction_;
+  double train_fraction_, fit_fraction_;  // fit: without those that validate
   index_t memory_, window_;
   std::uint64_t seed_;
   deeprec::criteo_format::table_sizes ids_;
-  index_t train_ = 0, test_ = 0;
+  std::array<index_t, 3> counts_{};  // by row_use
   std::uint64_t hash_ = 0;
   bool is_kept_ = false;
   std::vector<sparse_batch> kept_;  // chunks of chunk_rows rows; the last one may have fewer
-  std::vector<bool> is_test_;       // for each row kept
+  std::vector<row_use> uses_;       // of each row kept
 };
 
-/// The rows of one use, epoch after epoch: those to train shuffled, those to test in their order.
+/// The rows of one use, epoch after epoch: those to train shuffled, the others in their order.
 class row_feed {
  public:
-  row_feed(const ctr_rows& rows, row_use use) : rows_(&rows), use_(use) {
+  /// @param source  of rows that are read again; null: that of `rows`, which has one feed at a time
+  row_feed(const ctr_rows& rows, row_use use, row_source* source = nullptr)
+      : rows_(&rows), source_(source == nullptr ? rows.source_ : source), use_(use) {
     const index_t all = std::max<index_t>(rows.rows(), 1);
     size_ = rows.window() > 0 ? rows.window() : all;
   }
@@ -126,7 +133,7 @@ class row_feed {
     read_ = 0;
     read_hash_ = 0;
     for (stretch* w : {&current_, &ahead_}) w->clear();
-    if (!rows_->is_kept()) rows_->source_->rewind(executor);
+    if (!rows_->is_kept()) source_->rewind(executor);
     ended_ = rows_->is_kept();
     while (skipped > 0 && (current_.left() > 0 || advance())) {
       const index_t passed = std::min(skipped, current_.left());
@@ -191,7 +198,7 @@ class row_feed {
     const auto number = static_cast<std::size_t>(ahead_.rows / chunk_size());
     if (number == ahead_.chunks.size()) ahead_.chunks.emplace_back();
     sparse_batch& chunk = ahead_.chunks[number];
-    if (!rows_->read_chunk(chunk, std::min(chunk_size(), size_ - ahead_.rows))) {
+    if (!ctr_rows::read_chunk(*source_, chunk, std::min(chunk_size(), size_ - ahead_.rows))) {
       ended_ = true;
     } else {
       for (index_t r = 0; r < chunk.rows(); ++r) {
@@ -203,7 +210,7 @@ class row_feed {
       read_ += chunk.rows();
     }
     if (read_ > rows_->rows() || (ended_ && (read_ != rows_->rows() || read_hash_ != rows_->hash()))) {
-      throw failure(rows_->source_->name() + ": must not change while it is trained on (had " +
+      throw failure(source_->name() + ": must not change while it is trained on (had " +
                     std::to_string(rows_->rows()) + " rows, has " + std::to_string(read_) +
                     (read_ == rows_->rows() ? " other" : "") + (read_ > rows_->rows() ? " and more)" : ")"));
     }
@@ -218,7 +225,7 @@ class row_feed {
       current_.first = first;
       current_.rows = std::min(size_, rows_->rows() - first);
       for (index_t r = 0; r < current_.rows; ++r) {
-        if (rows_->is_test_[static_cast<std::size_t>(first + r)] == (use_ == row_use::test)) {
+        if (rows_->uses_[static_cast<std::size_t>(first + r)] == use_) {
           current_.order.push_back(static_cast<std::uint32_t>(r));
         }
       }
@@ -242,6 +249,7 @@ class row_feed {
   }
 
   const ctr_rows* rows_;
+  row_source* source_;
   row_use use_;
   index_t size_;  // of a window
   std::uint64_t epoch_ = 0;

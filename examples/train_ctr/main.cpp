@@ -28,8 +28,10 @@
 #include "rank_run.hpp"
 #include "report.hpp"
 #include "run_files.hpp"
+#include "run_journal.hpp"
 #include "saved_model.hpp"
 #include "synthetic.hpp"
+#include "table_sizes.hpp"
 
 namespace {
 
@@ -37,17 +39,28 @@ using namespace ctr;
 using deeprec::thread_pool;
 
 std::atomic<bool> interrupted{false};  // read by the thread that reads rows as well
-static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<int> interrupted_by{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
-// The first Ctrl-C asks to end after this step, the second ends at once.
-void on_interrupt(int) {
+constexpr int interrupts[] = {SIGINT, SIGTERM, SIGHUP};
+
+// The first one asks to end after this step, the second ends at once.
+void on_interrupt(int signal) {
   interrupted = true;
-  std::signal(SIGINT, SIG_DFL);
+  interrupted_by = signal;
+  for (const int any : interrupts) std::signal(any, SIG_DFL);
+}
+void expect_interrupts() {
+  for (const int any : interrupts) {
+    // With nohup a run goes on when its terminal is closed.
+    if (std::signal(any, on_interrupt) == SIG_IGN && any == SIGHUP) std::signal(any, SIG_IGN);
+  }
 }
 
-score planted_score(ctr_input& input) {
+score planted_score(ctr_input& input, const options& o) {
   score result;
   result.name = "planted";
+  result.seed = o.seed;
   result.set_auc(input.planted_area);
   result.log_loss = input.planted_loss.value();
   return result;
@@ -56,7 +69,47 @@ score planted_score(ctr_input& input) {
 int end_of_run() {
   if (!interrupted) return 0;
   std::fprintf(stderr, "train_ctr: interrupted; the figures are of the steps done so far\n");
-  return 130;
+  return 128 + interrupted_by;
+}
+
+/// Trains and tests the models of click logs with the seed of the options.
+data_facts run_click_models(thread_pool& pool, const options& o, rank_run* ranks, run_journal& journal,
+                            std::vector<score>& scores) {
+  ctr_input input;
+  input.ranks = ranks;
+  input.journal = &journal;
+  // Ranks end together, behind a step.
+  const auto ends_here = [&] { return ranks == nullptr && interrupted.load(); };
+  survey(pool, input, o, ends_here);
+  if (o.table_rows == "auto") input.tables = fitted(*input.tables);
+  const ctr_rows& rows = *input.rows;
+  const data_facts facts{.rows = rows.rows(),
+                         .train_rows = rows.rows(row_use::train),
+                         .valid_rows = input.rows_to_validate(),
+                         .test_rows = input.to_test().rows(row_use::test),
+                         .window = rows.window(),
+                         .is_kept = rows.is_kept(),
+                         .table_rows = input.tables->rows()};
+  const auto count = [](index_t number) { return std::to_string(number); };
+  const bool validates = !o.valid.empty();
+  if (!interrupted &&
+      (facts.train_rows == 0 || facts.test_rows == 0 || (validates && facts.valid_rows == 0))) {
+    throw failure("too few rows: " + count(facts.train_rows) + " to train, " +
+                  (validates ? count(facts.valid_rows) + " to validate, " : "") + count(facts.test_rows) +
+                  " to test");
+  }
+  std::printf("%s rows to train, %s%s to test, %s; seed %s, %d threads, gemm by %s\n",
+              count(facts.train_rows).c_str(),
+              validates ? (count(facts.valid_rows) + " to validate, ").c_str() : "",
+              count(facts.test_rows).c_str(), order_of(rows).c_str(), std::to_string(o.seed).c_str(),
+              o.threads, gemm_words(o).c_str());
+  std::fflush(stdout);
+  for (const std::string& name : o.models) {
+    if (ends_here()) break;
+    scores.push_back(find_click_model(name)->train(pool, input, o, interrupted));
+  }
+  if (o.data.empty()) scores.push_back(planted_score(input, o));
+  return facts;
 }
 
 int run(options& o, rank_run* ranks) {
@@ -68,51 +121,37 @@ int run(options& o, rank_run* ranks) {
     write_text(pool, *made, o.synthesize);
     return 0;
   }
-  if (!o.predict.empty()) {
+  if (!o.predict.empty() || !o.evaluate.empty()) {
     const saved_model saved(o.load);
+    const click_model_runs* const model = find_click_model(saved.name());
     if (is_history_model(saved.name())) {
+      if (!o.evaluate.empty()) throw failure("--evaluate is not for din and dssm (" + o.load + " is of one)");
       predict_histories(pool, o, saved, interrupted);
-    } else if (const click_model_runs* const model = find_click_model(saved.name())) {
+    } else if (model == nullptr) {
+      throw failure(o.load + ": has a model of an unknown name: " + saved.name());
+    } else if (!o.predict.empty()) {
       model->predict(pool, o, saved, interrupted);
     } else {
-      throw failure(o.load + ": has a model of an unknown name: " + saved.name());
+      const score found = model->evaluate(pool, o, saved, interrupted);
+      if (found.rows == 0 && !interrupted) throw failure("too few rows: 0 to evaluate");
+      report({found}, {.rows = found.rows, .test_rows = found.rows}, o, interrupted);
+      return end_of_run();
     }
-    return interrupted ? 130 : 0;
+    return interrupted ? 128 + interrupted_by : 0;
   }
-  if (is_history_model(o.models.front())) {
-    run_history_models(pool, o, interrupted);
-    return end_of_run();
-  }
-  ctr_input input;
-  input.ranks = ranks;
-  // Ranks end together, behind a step.
-  const auto ends_here = [&] { return ranks == nullptr && interrupted.load(); };
-  survey(pool, input, o, ends_here);
-  const ctr_rows& rows = *input.rows;
-  const index_t to_train = rows.rows(row_use::train), to_test = input.to_test().rows(row_use::test);
-  if (!interrupted && (to_train == 0 || to_test == 0)) {
-    throw failure("too few rows: " + std::to_string(to_train) + " to train, " + std::to_string(to_test) +
-                  " to test");
-  }
-
-  std::printf("%lld rows to train, %lld to test, %s; seed %llu, %d threads, gemm by %s\n",
-              static_cast<long long>(to_train), static_cast<long long>(to_test), order_of(rows).c_str(),
-              static_cast<unsigned long long>(o.seed), o.threads, gemm_words(o).c_str());
-  std::fflush(stdout);
+  run_journal journal(o);
   std::vector<score> scores;
-  for (const std::string& name : o.models) {
-    if (ends_here()) break;
-    scores.push_back(find_click_model(name)->train(pool, input, o, interrupted));
+  data_facts facts;
+  const std::uint64_t first_seed = o.seed;
+  for (int again = 0; again < o.repeat && !interrupted; ++again, ++o.seed) {
+    if (is_history_model(o.models.front())) {
+      facts = run_history_models(pool, o, journal, scores, interrupted);
+    } else {
+      facts = run_click_models(pool, o, ranks, journal, scores);
+    }
   }
-  if (o.data.empty()) scores.push_back(planted_score(input));
-  report(scores,
-         {.rows = rows.rows(),
-          .train_rows = to_train,
-          .test_rows = to_test,
-          .window = rows.window(),
-          .is_kept = rows.is_kept(),
-          .table_rows = input.tables->rows()},
-         o, interrupted);
+  o.seed = first_seed;
+  report(scores, facts, o, interrupted, journal.fault());
   return end_of_run();
 }
 
@@ -121,7 +160,7 @@ int run(options& o, rank_run* ranks) {
 int main(int argc, char** argv) {
   options o;
   if (const std::optional<int> code = parse(o, argc, argv)) return *code;
-  std::signal(SIGINT, on_interrupt);
+  expect_interrupts();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
   std::unique_ptr<rank_run> ranks;
   const auto failed = [&] {
@@ -132,7 +171,7 @@ int main(int argc, char** argv) {
     if (o.ranks) {
       ranks = begin_ranks();
       if (ranks->rank() > 0) {  // the first one reports
-        o.json.clear();
+        for (std::string* const path : {&o.json, &o.log, &o.report, &o.tensorboard}) path->clear();
         if (std::freopen("/dev/null", "w", stdout) == nullptr) throw failure("/dev/null: can't be written");
       }
     }
@@ -141,7 +180,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "train_ctr: out of memory: the model, a batch or the rows need more than this process may use "
-        "(less with smaller --bottom, --top, --width, --batch-size, --rows or --memory)\n");
+        "(less with smaller --bottom, --top, --width, --table-rows, --batch-size, --rows or --memory)\n");
     return failed();
   } catch (const std::exception& wrong) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());

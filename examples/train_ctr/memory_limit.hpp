@@ -1,16 +1,20 @@
 // How much memory this process may use, and numbers of bytes as people write them.
 //
 //   the smallest of   the machine's memory, ulimit -v, memory.max of its control group and those above it
-//   parse_bytes       1G, 512M, 100K, 4096
+//   parse_bytes       1G, 512MB, 100 KiB, 2T, 4096      the units are powers of 1024
 #pragma once
 
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstddef>
 #include <fstream>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include <deeprec/core/dtypes.hpp>
 
@@ -61,12 +65,16 @@ inline index_t parse_bytes(const std::string& text) {
   } catch (const std::exception&) {
     return 0;
   }
-  const std::string unit = text.substr(end);
-  const double factor = unit.empty()                 ? 1
-                        : unit == "K" || unit == "k" ? 1 << 10
-                        : unit == "M" || unit == "m" ? 1 << 20
-                        : unit == "G" || unit == "g" ? 1 << 30
-                                                     : 0;
+  std::string unit = text.substr(end);
+  for (char& letter : unit) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  if (unit.starts_with(' ')) unit.erase(0, 1);
+  double factor = 1;
+  if (!unit.empty() && unit != "B") {
+    const std::size_t power = std::string_view("KMGT").find(unit.front());
+    const std::string_view rest = std::string_view(unit).substr(1);
+    if (power == std::string_view::npos || (!rest.empty() && rest != "B" && rest != "IB")) return 0;
+    factor = std::pow(1024.0, static_cast<double>(power + 1));
+  }
   const double bytes = number * factor;
   return bytes >= 1 && bytes < 9e18 ? static_cast<index_t>(bytes) : 0;
 }

@@ -6,6 +6,7 @@
 
 #include <deeprec/dense/layers/mlp.hpp>
 
+#include "models/optimizers.hpp"
 #include "options.hpp"
 
 namespace ctr {
@@ -27,6 +28,13 @@ template <class Model>
   typename Model::options how;
   how.precision = precision_of(o);
   how.initial_squares = o.initial_squares;
+  how.rule = o.optimizer == "sgd" ? step_rule::sgd : step_rule::adagrad;
+  how.l2 = o.l2;
+  if (o.learning_rate > 0) how.dense_rate = o.learning_rate;
+  if (o.row_learning_rate > 0) {
+    if constexpr (requires { how.wide_rate; }) how.wide_rate *= o.row_learning_rate / how.row_rate;
+    how.row_rate = o.row_learning_rate;
+  }
   const auto set = [](auto& size, const auto& given, bool is_given) {
     if constexpr (std::is_same_v<decltype(size), std::remove_cvref_t<decltype(given)>&>) {
       if (is_given) size = given;

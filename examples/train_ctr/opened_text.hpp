@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -109,6 +110,9 @@ class pipe_text final : public deeprec::text_stream {
     return {};
   }
   void close() noexcept override { from_->close(); }
+  [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept override {
+    return passed_ < head_.size() || from_->ready(most);
+  }
 
  private:
   std::unique_ptr<deeprec::text_stream> from_;

@@ -9,11 +9,13 @@
 #include <string_view>
 #include <utility>
 
+#include <deeprec/core/config.hpp>
 #include <deeprec/embedding/growing/admission.hpp>
 
 #include "click_models.hpp"
 #include "history_models.hpp"
 #include "memory_limit.hpp"
+#include "training_options.hpp"
 
 namespace ctr {
 
@@ -105,6 +107,28 @@ std::string excluded_pair(const CLI::App& app, const options& o, bool of_histori
   return {};
 }
 
+std::string version() {
+  return "train_ctr " + std::to_string(DEEPREC_VERSION_MAJOR) + '.' + std::to_string(DEEPREC_VERSION_MINOR) +
+         '.' + std::to_string(DEEPREC_VERSION_PATCH);
+}
+
+/// A row of a table in Markdown for each option, in the order of --help.
+std::string options_table(const CLI::App& app) {
+  std::string made = "| option | value | default | what it does |\n|---|---|---|---|\n";
+  const auto cell = [](std::string text) {
+    for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
+    return text;
+  };
+  for (const CLI::Option* option : app.get_options()) {
+    std::string value = option->get_type_size() == 0 ? "" : option->get_type_name();
+    std::string given = option->get_default_str();
+    if (option->get_type_size() == 0) given.clear();
+    made += "| `" + option->get_name(false, true) + "` | " + cell(value) + " | " + cell(given) + " | " +
+            cell(option->get_description()) + " |\n";
+  }
+  return made;
+}
+
 }  // namespace
 
 std::optional<int> parse(options& o, int argc, char** argv) {
@@ -133,8 +157,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--test", o.test, "test with these rows, and train with all of --data")->check(file);
   app.add_option(
          "--memory", o.memory,
-         "what rows may take, for instance 1G; more rows are read again in each epoch (default: a quarter "
-         "of the memory)")
+         "what rows may take, for instance 1G or 512MB (of 1024 each); more rows are read again in each "
+         "epoch (default: a quarter of the memory)")
       ->check(bytes);
   app.add_option("--window", o.window, "rows that are shuffled at a time; 0: as many as the memory holds")
       ->check(CLI::Range(0, 1 << 30))
@@ -245,6 +269,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--batch-size", o.batch_size, "rows of a training step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  add_training_options(app, o);
   app.add_option("--initial-squares", o.initial_squares, "what Adagrad's sums of squares begin at")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
@@ -284,9 +309,14 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "text with columns history (items with commas between them, the latest last) and item_id, "
                  "for which dssm writes the cosine")
       ->check(file);
-  app.add_option("--output", o.output,
-                 "the file for the probabilities, one a line (default: the standard output)")
+  app.add_option("--output", o.output, "the file for the probabilities (default, and -: the standard output)")
       ->check(output);
+  app.add_option(
+         "--output-format", o.output_format,
+         "of --output: lines, a number each; csv, with the numbers of rows and a header; raw, floats of 32 "
+         "bits")
+      ->check(CLI::IsMember({"lines", "csv", "raw"}))
+      ->capture_default_str();
   app.add_option(
          "--export", o.export_to,
          "write rows, first weights and, at the end, the logits of the test rows into this folder, as "
@@ -294,29 +324,51 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(output);
   app.add_option("--json", o.json, "also write the result to this file")->check(output);
   app.add_flag("--verbose", o.verbose, "print the checksum of the weights");
+  bool as_table = false;
+  app.add_flag("--help-table", as_table, "print all options as a table in Markdown, and exit");
+  app.set_version_flag("--version", version(), "print the version, and exit");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
+  } catch (const CLI::Success& shown) {  // help, version
+    return app.exit(shown);
   } catch (const CLI::ParseError& wrong) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());
     return 2;
+  }
+  if (as_table) {
+    std::fputs(options_table(app).c_str(), stdout);
+    return 0;
   }
   const auto wrong = [](const char* text) {
     std::fprintf(stderr, "train_ctr: %s\n", text);
     return 2;
   };
-  if (!o.predict.empty()) {
-    if (o.load.empty()) return wrong("--predict needs --load");
-    if (!o.models.empty()) return wrong("--predict is not for --model: the file of --load has its name");
+  if (!o.predict.empty() && !o.evaluate.empty()) return wrong("--predict and --evaluate are not for one run");
+  if (const std::string use = !o.predict.empty()    ? "--predict"
+                              : !o.evaluate.empty() ? "--evaluate"
+                                                    : "";
+      !use.empty()) {
+    if (o.load.empty()) return wrong((use + " needs --load").c_str());
+    if (!o.models.empty())
+      return wrong((use + " is not for --model: the file of --load has its name").c_str());
     for (const char* const name :
-         {"--data", "--test", "--items", "--save", "--json", "--trace", "--graph", "--export", "--test-rows",
-          "--memory-plan", "--ranks", "--synthesize", "--keys", "--admit", "--ttl", "--capacity"}) {
-      if (app.count(name) > 0) return wrong((std::string(name) + " is not for --predict").c_str());
+         {"--data",   "--test",        "--items",       "--save",     "--trace",       "--graph",
+          "--export", "--test-rows",   "--memory-plan", "--ranks",    "--synthesize",  "--keys",
+          "--admit",  "--ttl",         "--capacity",    "--valid",    "--valid-every", "--patience",
+          "--log",    "--tensorboard", "--importance",  "--new-data", "--repeat",      "--table-rows"}) {
+      if (app.count(name) > 0) return wrong((name + (" is not for " + use)).c_str());
+    }
+    for (const char* const name : {"--json", "--group", "--report"}) {
+      if (app.count(name) > 0 && use == "--predict") return wrong((name + (" is not for " + use)).c_str());
+    }
+    for (const char* const name : {"--output", "--output-format"}) {
+      if (app.count(name) > 0 && use == "--evaluate")
+        return wrong((name + std::string(" needs --predict")).c_str());
     }
     return std::nullopt;
   }
   if (!o.output.empty()) return wrong("--output needs --predict");
+  if (app.count("--output-format") > 0) return wrong("--output-format needs --predict");
   if (o.models.size() != 1 && !(o.save.empty() && o.load.empty())) {
     return wrong("--save and --load are for one --model");
   }
@@ -392,8 +444,9 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       return wrong("--stale-window is not for deepfm and dcn, whose step is a graph: --async-embedding is");
     if (o.step == "direct") return wrong("--step direct is not for deepfm and dcn, whose step is a graph");
   }
-  if (const std::string excluded = excluded_pair(app, o, of_histories > 0); !excluded.empty()) {
-    return wrong(excluded.c_str());
+  for (const std::string& why :
+       {excluded_pair(app, o, of_histories > 0), wrong_training_options(app, o, of_histories > 0)}) {
+    if (!why.empty()) return wrong(why.c_str());
   }
   if (!o.export_to.empty() && o.models.size() != 1) return wrong("--export is for one --model");
   return std::nullopt;

@@ -36,8 +36,24 @@ struct options {
   index_t capacity = 0;
   std::string math = "f32";
   bool last_layer_f32 = false;
-  index_t width = 0;                 // of the rows of tables; 0: the model's default
-  std::vector<index_t> bottom, top;  // hidden layers; empty: the model's default
+  index_t width = 0;                               // of the rows of tables; 0: the model's default
+  std::vector<index_t> bottom, top;                // hidden layers; empty: the model's default
+  float learning_rate = 0, row_learning_rate = 0;  // of stacks, of rows; 0: the model's defaults
+  std::string optimizer = "adagrad";               // or "sgd", of rows and stacks
+  float l2 = 0;
+  std::string schedule = "constant";  // or "step", "cosine", "smooth"
+  index_t warm_up = 0, decay_every = 1000, decay_steps = 0;
+  float decay = 0.5F, last_rate = 0;
+  std::string valid;  // a file of rows that validate, or the fraction of those to train
+  index_t valid_every = 0, patience = 0;
+  int group = 0;  // the column of tokens by which AUC is grouped, from 1; 0: none
+  bool new_data = false;
+  std::string evaluate;  // a file of rows with labels
+  int repeat = 1;
+  std::string log, report, tensorboard;  // a file, and two folders
+  index_t log_every = 100;
+  bool importance = false;
+  std::string table_rows;  // of a column of hashed tokens: a number, "auto", or empty: the source's
   float initial_squares = 0;
   index_t cross_layers = 0;  // 0: the model's default
   std::string items;         // file of the items of histories
@@ -54,12 +70,16 @@ struct options {
   std::string trace, graph;
   std::string load, save;
   std::string predict, output;
+  std::string output_format = "lines";  // or "csv", "raw"
   std::string export_to;
   index_t save_every = 0;
   std::string json;
   int verbose = 0;
 
   [[nodiscard]] bool has_raw_keys() const { return keys == "raw"; }
+  /// Of --valid; 0: it is a file, or there is none.
+  [[nodiscard]] double valid_fraction() const;
+  [[nodiscard]] bool has_schedule() const { return schedule != "constant" || warm_up > 0; }
   [[nodiscard]] bool is_graph() const {
     return step == "graph" || smart_stage || fusion || async_embedding > 0 || !executor.empty() ||
            !trace.empty() || !graph.empty();

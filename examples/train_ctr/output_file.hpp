@@ -83,12 +83,12 @@ class output_file {
   output_file(const output_file&) = delete;
   output_file& operator=(const output_file&) = delete;
 
-  void number(double value) {
-    if (std::fprintf(file_, "%.9g\n", value) < 0) throw_unwritten();
-  }
   void line(const std::string& text) { write(text + '\n'); }
   void write(std::string_view bytes) {
     if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) throw_unwritten();
+  }
+  void flush() {
+    if (std::fflush(file_) != 0) throw_unwritten();
   }
   /// From the first byte again.
   void rewind() {

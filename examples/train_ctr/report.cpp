@@ -3,26 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
-#include <deeprec/core/isa.hpp>
 #include <deeprec/dense/gemm/gemm.hpp>
 
 #include "memory_limit.hpp"
 #include "model_options.hpp"
 #include "output_file.hpp"
+#include "report_page.hpp"
+#include "result_json.hpp"
+#include "spread.hpp"
 
 namespace ctr {
-
-namespace {
-
-std::string hex(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-}  // namespace
 
 std::string gemm_words(const options& o) {
   std::string words = to_string(deeprec::host_gemm_backends{});
@@ -43,6 +34,14 @@ std::string order_of(const ctr_rows& rows) {
 }
 
 namespace {
+
+/// Four places; what is not defined is -.
+std::string number_words(double value) {
+  if (!std::isfinite(value)) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", value);
+  return text;
+}
 
 void print(const table_counts& of) {
   const auto count = [](index_t number) { return static_cast<long long>(number); };
@@ -66,26 +65,27 @@ void print(const memory_use& of) {
 }
 
 void print(const std::vector<score>& scores, const options& o) {
-  const bool by_user =
-      std::any_of(scores.begin(), scores.end(), [](const score& s) { return !std::isnan(s.user_auc); });
+  const auto any = [&](const auto& of) { return std::any_of(scores.begin(), scores.end(), of); };
+  const bool by_user = any([](const score& s) { return !std::isnan(s.user_auc); });
+  const bool by_group = any([](const score& s) { return s.groups + s.groups_left_out > 0; });
+  const bool calibrated = any([](const score& s) { return !std::isnan(s.calibration); });
   std::printf("%-8s %8s", "model", "auc");
   if (by_user) std::printf(" %8s", "user auc");
-  std::printf(" %9s %11s", "logloss", "samples/s");
-  for (const char* name : part_names) std::printf(" %9s", name);
+  if (by_group) std::printf(" %9s", "group auc");
+  std::printf(" %9s", "logloss");
+  if (calibrated) std::printf(" %11s", "calibration");
+  if (any([](const score& s) { return s.samples > 0; })) {
+    std::printf(" %11s", "samples/s");
+    for (const char* name : part_names) std::printf(" %9s", name);
+  }
   std::printf("\n");
   for (const score& s : scores) {
-    std::printf("%-8s ", s.name.c_str());
-    if (std::isnan(s.auc)) {
-      std::printf("%8s", "-");
-    } else {
-      std::printf("%8.4f", s.auc);
-    }
-    if (by_user) std::printf(" %8.4f", s.user_auc);
-    if (std::isnan(s.log_loss)) {
-      std::printf(" %9s", "-");
-    } else {
-      std::printf(" %9.4f", s.log_loss);
-    }
+    std::printf("%-8s %8s", (s.name + (o.repeat > 1 ? "/" + std::to_string(s.seed) : "")).c_str(),
+                number_words(s.auc).c_str());
+    if (by_user) std::printf(" %8s", number_words(s.user_auc).c_str());
+    if (by_group) std::printf(" %9s", number_words(s.group_auc).c_str());
+    std::printf(" %9s", number_words(s.log_loss).c_str());
+    if (calibrated) std::printf(" %11s", number_words(s.calibration).c_str());
     if (s.samples > 0) {
       std::printf(" %11.0f", s.samples_per_second);
       for (std::size_t p = 0; p < part_names.size(); ++p) {
@@ -95,7 +95,7 @@ void print(const std::vector<score>& scores, const options& o) {
     std::printf("\n");
     if (*s.no_auc != '\0') std::printf("         AUC undefined: %s among the rows that test\n", s.no_auc);
     if (o.verbose > 0 && s.samples > 0) {
-      std::printf("         checksum of the weights %s\n", hex(s.checksum).c_str());
+      std::printf("         checksum of the weights %s\n", hex_of(s.checksum).c_str());
       std::fputs(s.graph.c_str(), stdout);
     }
     if (s.has_raw_keys) print(*s.tables);
@@ -124,85 +124,59 @@ void print(const std::vector<score>& scores, const options& o) {
     std::printf(" bottleneck: %s; %lld MB of memory at most\n", slowest.c_str(),
                 static_cast<long long>(peak_megabytes()));
   }
-  std::fflush(stdout);
 }
 
-/// To the file that the options name.
-void write_json(const std::vector<score>& scores, const data_facts& data, const options& o,
-                bool interrupted) {
-  nlohmann::json out = {{"data", o.data.empty() ? "synthetic" : o.data},
-                        {"rows", data.rows},
-                        {"train_rows", data.train_rows},
-                        {"test_rows", data.test_rows},
-                        {"window", data.window},
-                        {"kept", data.is_kept},
-                        {"peak_megabytes", peak_megabytes()},
-                        {"table_rows", data.table_rows},
-                        {"step", o.is_graph() ? "graph" : "direct"},
-                        {"executor", o.executor.empty() ? "inline" : o.executor},
-                        {"smart_stage", o.smart_stage},
-                        {"fusion", o.fusion},
-                        {"prefetch", o.prefetch},
-                        {"stale_window", o.stale_window},
-                        {"async_embedding", o.async_embedding},
-                        {"micro_batch", o.micro_batch},
-                        {"memory_plan", o.memory_plan},
-                        {"batch_size", o.batch_size},
-                        {"epochs", o.epochs},
-                        {"threads", o.threads},
-                        {"seed", o.seed},
-                        {"keys", o.keys},
-                        {"math", o.math},
-                        {"last_layer_f32", o.last_layer_f32},
-                        {"isa", to_string(deeprec::active_isa())},
-                        {"gemm", gemm_words(o)},
-                        {"interrupted", interrupted},
-                        {"models", nlohmann::json::array()}};
-  for (const score& s : scores) {
-    nlohmann::json one = {{"model", s.name}, {"auc", s.auc}};
-    if (!std::isnan(s.log_loss)) one["logloss"] = s.log_loss;
-    if (!std::isnan(s.user_auc)) one["user_auc"] = s.user_auc;
-    if (s.samples > 0) {
-      one["samples"] = s.samples;
-      one["samples_per_second"] = s.samples_per_second;
-      one["checksum"] = hex(s.checksum);
-      if (s.tables) {
-        const table_counts& of = *s.tables;
-        one["bytes"] = {{"rows", of.row_bytes}, {"index", of.index_bytes}, {"filter", of.filter_bytes}};
-        if (s.has_raw_keys) {
-          one["keys"] = {{"held", of.keys},
-                         {"candidates", of.candidates},
-                         {"admitted", of.admitted},
-                         {"refused", of.refused},
-                         {"evicted", of.evicted}};
-        }
-      }
-      for (std::size_t p = 0; p < part_names.size(); ++p) {
-        one["share"][part_names[p]] = s.watch.seconds(p) / s.watch.total();
-      }
+/// Of a model that was looked at between its steps.
+void print_passes(const score& s) {
+  if (s.passes.size() > 1 || s.kept_step > 0) {
+    const bool by_group = s.passes.front().found.groups + s.passes.front().found.groups_left_out > 0;
+    std::printf("%s: %5s %8s %10s %9s %9s %11s%s\n", s.name.c_str(), "epoch", "step", "train loss",
+                (std::string(s.passes.front().of) + " auc").c_str(), "logloss", "calibration",
+                by_group ? " group auc" : "");
+    for (const evaluation& pass : s.passes) {
+      std::printf("%*s %6lld %8lld %10s %9s %9s %11s", static_cast<int>(s.name.size()), "",
+                  static_cast<long long>(pass.epoch), static_cast<long long>(pass.step),
+                  number_words(pass.train_loss).c_str(), number_words(pass.found.auc).c_str(),
+                  number_words(pass.found.log_loss).c_str(), number_words(pass.found.calibration).c_str());
+      if (by_group) std::printf(" %9s", number_words(pass.found.group_auc).c_str());
+      std::printf("\n");
     }
-    if (s.samples > 0) {
-      one["memory"] = {{"steps", s.memory.steps},
-                       {"served_steps", s.memory.served_steps},
-                       {"missed_steps", s.memory.missed_steps},
-                       {"arena_bytes", s.memory.arena},
-                       {"live_bytes", s.memory.live},
-                       {"value_bytes", s.memory.values},
-                       {"value_bytes_apart", s.memory.values_apart},
-                       {"faults_per_step", s.memory.faults}};
-    }
-    out["models"].push_back(one);
   }
-  write_file(o.json, out.dump(2) + '\n');
+  if (s.kept_step > 0) {
+    std::printf("%s: tested and saved as after step %lld, the best validation\n", s.name.c_str(),
+                static_cast<long long>(s.kept_step));
+  } else if (is_overfit(s.passes)) {
+    std::printf(
+        "%s: warning: the last epoch is worse than the first: fewer --epochs, or --valid and --patience\n",
+        s.name.c_str());
+  }
+  for (const slot_importance& of : s.importance) {
+    std::printf("%s: log loss %+.5f with %s shuffled\n", s.name.c_str(), of.rise, of.slot.c_str());
+  }
+}
+
+void print_spreads(const std::vector<spread>& all) {
+  for (const spread& of : all) {
+    std::printf("%-8s of %zu seeds: auc %s +- %s, logloss %s +- %s, calibration %s +- %s\n", of.name.c_str(),
+                of.seeds, number_words(of.auc.mean).c_str(), number_words(of.auc.deviation).c_str(),
+                number_words(of.log_loss.mean).c_str(), number_words(of.log_loss.deviation).c_str(),
+                number_words(of.calibration.mean).c_str(), number_words(of.calibration.deviation).c_str());
+  }
 }
 
 }  // namespace
 
-void report(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted) {
+void report(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted,
+            const std::string& unwritten) {
   print(scores, o);
+  for (const score& s : scores) print_passes(s);
+  if (o.repeat > 1) print_spreads(spreads_of(scores));
+  std::fflush(stdout);
   score all;
-  if (std::ferror(stdout) != 0) all.unwritten = "cannot write the standard output";
-  if (!o.json.empty()) all.write([&] { write_json(scores, data, o, interrupted); });
+  all.unwritten = unwritten;
+  if (std::ferror(stdout) != 0 && unwritten.empty()) all.unwritten = "cannot write the standard output";
+  if (!o.json.empty()) all.write([&] { write_result(scores, data, o, interrupted); });
+  if (!o.report.empty()) all.write([&] { write_report_page(scores, data, o, interrupted); });
   for (const score& s : scores) {
     if (!s.unwritten.empty()) throw failure(s.unwritten);
   }

@@ -11,12 +11,22 @@
 #include <deeprec/pipeline/statistics.hpp>
 
 #include "ctr_rows.hpp"
+#include "evaluation.hpp"
 #include "models/slot_tables.hpp"
+#include "models/table_use.hpp"
 #include "options.hpp"
+#include "prediction_bins.hpp"
+#include "run_journal.hpp"
 #include "step_scratch.hpp"
 #include "stopwatch.hpp"
 
 namespace ctr {
+
+/// How much the log loss of the test rises where the values of a slot change places among its rows.
+struct slot_importance {
+  std::string slot;
+  double rise = 0;
+};
 
 struct score {
   std::string name;
@@ -24,6 +34,16 @@ struct score {
   const char* no_auc = "";                                     ///< which
   double user_auc = std::numeric_limits<double>::quiet_NaN();  ///< the mean of each user's; NaN: of no users
   double log_loss = 0;                                         ///< NaN: the scores are no logits
+  double calibration = undefined, group_auc = undefined;       ///< as those of figures
+  index_t groups = 0, groups_left_out = 0;
+  std::uint64_t seed = 0;
+  index_t rows = 0;                ///< tested
+  std::vector<evaluation> passes;  ///< between steps
+  index_t kept_step = 0;           ///< by --patience; 0: the last one
+  std::vector<step_facts> steps;   ///< of --report
+  prediction_bins predictions;     ///< of the test
+  std::vector<slot_importance> importance;
+  std::vector<table_use> uses;  ///< of --report
   double samples_per_second = 0;
   index_t samples = 0;
   std::uint64_t checksum = 0;
@@ -36,8 +56,20 @@ struct score {
   std::string unwritten;  ///< why a file of this model could not be written; empty: all were
 
   void set_auc(deeprec::auc& area) {
-    auc = area.value();
-    no_auc = area.positives() == 0 ? "no clicks" : area.negatives() == 0 ? "clicks only" : "";
+    figures of;
+    ctr::set_auc(of, area);
+    auc = of.auc;
+    no_auc = of.no_auc;
+  }
+  void set(const figures& of) {
+    auc = of.auc;
+    no_auc = of.no_auc;
+    log_loss = of.log_loss;
+    calibration = of.calibration;
+    group_auc = of.group_auc;
+    groups = of.groups;
+    groups_left_out = of.groups_left_out;
+    rows = of.rows;
   }
   /// Calls write(), whose failure is reported after the results.
   template <class Write>
@@ -52,7 +84,7 @@ struct score {
 
 /// What a run is about.
 struct data_facts {
-  index_t rows = 0, train_rows = 0, test_rows = 0;
+  index_t rows = 0, train_rows = 0, valid_rows = 0, test_rows = 0;
   index_t window = 0;  ///< rows that are shuffled at a time; 0: all
   bool is_kept = true;
   index_t table_rows = 0;
@@ -80,7 +112,8 @@ std::string gemm_words(const options& o);
 /// How the rows are read and shuffled, in words.
 std::string order_of(const ctr_rows& rows);
 /// Prints the table of all scores and what the stages waited for, and writes --json. Then throws a failure
-/// where a file could not be written.
-void report(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted);
+/// where a file could not be written, which may be one of before.
+void report(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted,
+            const std::string& unwritten = {});
 
 }  // namespace ctr

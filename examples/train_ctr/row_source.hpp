@@ -86,6 +86,8 @@ class text_rows final : public row_source {
     options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);
     is_pipe_ = is_pipe(path_);
   }
+  /// Of a pipe next() returns the rows that have arrived, rather than wait for as many as it may.
+  void take_as_they_arrive() { options_.batches = deeprec::stream_batches::arrived; }
   [[nodiscard]] const std::string& name() const override { return path_; }
   [[nodiscard]] bool is_rewindable() const override { return !is_pipe_; }
   [[nodiscard]] deeprec::criteo_format::table_sizes table_rows() const override {

@@ -3,9 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <vector>
 
@@ -52,6 +55,13 @@ run_file stream_at(const std::string& option, int descriptor) {
   return file_at(option, "-", &facts);
 }
 
+/// Whether --report writes this file.
+bool is_reported(const run_file& file, const std::string& folder) {
+  const run_file page =
+      file_at("--report", (std::filesystem::path(folder) / "report.html").native(), nullptr);
+  return page.place && page.place == file.place;
+}
+
 /// Whether --export may write a file of this place.
 bool is_exported(const run_file& file, const std::string& folder) {
   struct stat facts{};
@@ -69,16 +79,18 @@ void check_files(const options& o) {
   std::vector<run_file> inputs, outputs;
   for (const auto& [option, path] :
        {std::tuple("--data", &o.data), std::tuple("--test", &o.test), std::tuple("--items", &o.items),
-        std::tuple("--predict", &o.predict), std::tuple("--load", &o.load)}) {
-    if (path->empty()) continue;
+        std::tuple("--predict", &o.predict), std::tuple("--load", &o.load), std::tuple("--valid", &o.valid),
+        std::tuple("--evaluate", &o.evaluate)}) {
+    if (path->empty() || (path == &o.valid && o.valid_fraction() > 0)) continue;
     inputs.push_back(*path == "-" ? stream_at(option, STDIN_FILENO) : file_at(option, *path, nullptr));
   }
   outputs.push_back(stream_at("the standard output", STDOUT_FILENO));
   for (const auto& [option, path] :
        {std::tuple("--save", &o.save), std::tuple("--json", &o.json), std::tuple("--output", &o.output),
         std::tuple("--trace", &o.trace), std::tuple("--graph", &o.graph),
-        std::tuple("--test-rows", &o.test_rows), std::tuple("--synthesize", &o.synthesize)}) {
-    if (path->empty()) continue;
+        std::tuple("--test-rows", &o.test_rows), std::tuple("--synthesize", &o.synthesize),
+        std::tuple("--log", &o.log)}) {
+    if (path->empty() || (path == &o.output && *path == "-")) continue;
     if (is_descriptor(target_of(*path))) {
       if (path == &o.save) throw failure("cannot write " + *path + ": is not a regular file");
       continue;
@@ -121,6 +133,23 @@ void check_files(const options& o) {
     }
     if (std::filesystem::exists(o.export_to) && !std::filesystem::is_directory(o.export_to))
       throw failure("cannot write " + o.export_to + ": is no folder");
+  }
+
+  for (const auto& [option, folder] :
+       {std::tuple("--report", &o.report), std::tuple("--tensorboard", &o.tensorboard)}) {
+    if (folder->empty()) continue;
+    std::error_code wrong;
+    std::filesystem::create_directories(*folder, wrong);
+    if (wrong || ::access(folder->c_str(), W_OK | X_OK) != 0) {
+      throw failure("cannot write " + *folder + ": " +
+                    (wrong ? wrong.message() : std::string(std::strerror(errno))));
+    }
+    for (const std::vector<run_file>* files : {&inputs, &outputs}) {
+      for (const run_file& file : *files) {
+        if (file.path == "-" || folder != &o.report || !is_reported(file, *folder)) continue;
+        throw failure(file.option + " must not be the page of --report (is " + file.path + ')');
+      }
+    }
   }
 
   // Not after hours of training: each is made and removed. What is no regular file is not opened.

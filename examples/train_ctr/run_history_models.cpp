@@ -22,10 +22,13 @@
 #include "models/din.hpp"
 #include "models/dssm.hpp"
 #include "options.hpp"
-#include "output_file.hpp"
+#include "prediction_writer.hpp"
 #include "progress.hpp"
+#include "rate_schedule.hpp"
 #include "report.hpp"
+#include "run_journal.hpp"
 #include "saved_model.hpp"
+#include "step_watch.hpp"
 
 namespace ctr {
 
@@ -124,7 +127,7 @@ class train_feed {
 };
 
 template <class Model>
-score train_and_test(thread_pool& pool, const user_histories& data, const options& o,
+score train_and_test(thread_pool& pool, const user_histories& data, const options& o, run_journal& journal,
                      const std::atomic<bool>& interrupted) {
   deeprec::executor_ref on_pool(pool);
   typename Model::options how = options_of<Model>(o);
@@ -139,11 +142,18 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
                        .hash = static_cast<index_t>(data.hash())};
   const item_vocabulary vocabulary(data.tables, data.item_ids, o.history);
   if (!o.load.empty()) {
-    if (const std::string why = load_model(o.load, model, vocabulary, place); !why.empty())
-      throw failure(why);
+    item_vocabulary loaded = vocabulary;
+    if (const std::string why = load_model(o.load, model, loaded, place); !why.empty()) throw failure(why);
   }
+  const index_t of_step = std::max<index_t>(1, Model::draws_negatives ? o.batch_size / 2 : o.batch_size);
+  const index_t epochs = place.trained / positions + o.epochs;
+  journal.begin(Model::name, o.seed);
+  step_watch<Model> looked_at(model, how, rate_schedule(o, (positions + of_step - 1) / of_step * epochs),
+                              journal, true, false);
+  looked_at.begin(place.steps);
   score result;
   result.name = Model::name;
+  result.seed = o.seed;
   std::atomic<bool> is_unwritten{false};  // the thread that reads looks too
   const auto save = [&] {
     if (is_unwritten) return;
@@ -173,6 +183,7 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
       result.samples += rows;
       place.trained += rows / rows_of_position;
       ++place.steps;
+      looked_at.stepped(place.steps, (place.trained - 1) / positions + 1, place.trained);
       bar.show(static_cast<double>(result.samples));
       if (o.save_every > 0 && place.steps % o.save_every == 0 && place.trained % positions != 0) {
         save();
@@ -196,6 +207,8 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
                                   });
   pairs.read(result);
   result.log_loss = Model::gives_logits ? loss.value() : std::numeric_limits<double>::quiet_NaN();
+  result.steps = journal.take_steps();
+  if (!o.report.empty()) result.uses = uses_of_tables(model);
   if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
   result.write([&] { steps.write_trace(); });
   return result;
@@ -219,7 +232,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   tables.category_of = known.category_of;
 
   candidate_lines rows(o.predict, known);
-  output_file out(o.output);
+  prediction_writer out(o, Model::gives_logits ? "probability" : "cosine");
   predict_by_graph<history_batch>(
       on_pool,
       [&](reader_of<history_batch> read) {
@@ -228,7 +241,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
       [&](history_batch& batch) { return !interrupted && rows.next(batch, 2 * test_pairs); },
       [&](matrix_view<const float> scores, matrix_view<const float>) {
         for (index_t i = 0; i < scores.extent(0); ++i) {
-          out.number(Model::gives_logits ? probability_of(scores(i, 0)) : scores(i, 0));
+          out.add(Model::gives_logits ? probability_of(scores(i, 0)) : scores(i, 0));
         }
       });
   if (!interrupted) out.close();
@@ -238,6 +251,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
 score popularity(const user_histories& data, const options& o) {
   score result;
   result.name = "popular";
+  result.seed = o.seed;
   result.log_loss = std::numeric_limits<double>::quiet_NaN();
   pair_metrics pairs;
   test_feed feed(data, o);
@@ -255,7 +269,8 @@ score popularity(const user_histories& data, const options& o) {
 
 }  // namespace
 
-void run_history_models(thread_pool& pool, const options& o, const std::atomic<bool>& interrupted) {
+data_facts run_history_models(thread_pool& pool, const options& o, run_journal& journal,
+                              std::vector<score>& scores, const std::atomic<bool>& interrupted) {
   const user_histories data = o.data.empty() ? user_histories::generate(o.rows, o.seed)
                                              : user_histories::read(o.data, o.items, o.validate);
   if (data.train.empty() || data.test.empty()) {
@@ -275,19 +290,16 @@ void run_history_models(thread_pool& pool, const options& o, const std::atomic<b
     for (history_batch batch; feed(batch);) out.add(batch);
     out.close();
   }
-  std::vector<score> scores;
   for (const std::string& name : o.models) {
     if (interrupted) break;
-    scores.push_back(name == din::name ? train_and_test<din>(pool, data, o, interrupted)
-                                       : train_and_test<dssm>(pool, data, o, interrupted));
+    scores.push_back(name == din::name ? train_and_test<din>(pool, data, o, journal, interrupted)
+                                       : train_and_test<dssm>(pool, data, o, journal, interrupted));
   }
   scores.push_back(popularity(data, o));
-  report(scores,
-         {.rows = static_cast<index_t>(data.train.size() + data.test.size()),
+  return {.rows = static_cast<index_t>(data.train.size() + data.test.size()),
           .train_rows = static_cast<index_t>(data.train.size()),
           .test_rows = static_cast<index_t>(data.test.size()),
-          .table_rows = data.tables.first_row().back()},
-         o, interrupted);
+          .table_rows = data.tables.first_row().back()};
 }
 
 void predict_histories(thread_pool& pool, const options& o, const saved_model& saved,

@@ -2,6 +2,7 @@
 // predictions need nothing but the file.
 //
 //   --epochs 2   =   --epochs 1 --save FILE,  then  --load FILE --epochs 1        bit for bit
+//   --load FILE --new-data --data NEXT            from the first of other rows, with its weights
 //
 // The file holds the model's parts, its sizes, and its vocabulary: what the rows of its tables stand for. Of
 // raw keys it holds neither candidates nor ages of rows: with --admit, --ttl or --capacity a run that goes on
@@ -13,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +30,8 @@
 
 namespace ctr {
 
+inline constexpr const char* validation_score = "score of the validation";
+
 struct training_place {
   index_t seed = 0;
   index_t data_rows = 0;
@@ -36,6 +40,7 @@ struct training_place {
   index_t hash = 0;     ///< of all data
   index_t trained = 0;  ///< rows, in all epochs
   index_t steps = 0;
+  std::optional<double> best{};  ///< the score of the validation that is kept
 };
 
 /// Of a click log: the ids of each column, and which tokens are known; or that their keys are raw, which are
@@ -117,6 +122,7 @@ std::string save_model(const std::string& path, Model& model, typename Model::op
                    {"hash of the rows", at.hash},
                    {"rows trained", at.trained}};
   const auto add = [&](std::string_view name, const auto& size) { add_size(state.numbers, name, size); };
+  if (at.best) state.numbers.push_back({validation_score, *at.best});
   how.for_each_size(add);
   vocabulary.for_each_size(add);
   const model_parts parts = parts_of(model, vocabulary);
@@ -125,11 +131,18 @@ std::string save_model(const std::string& path, Model& model, typename Model::op
   return saved ? std::string() : saved.fault().message();
 }
 
-/// Fills the model and `at.trained`, `at.steps`, so that training goes on; an empty string, or why not.
+/// What a file is loaded for.
+enum class load_use : std::uint8_t {
+  go_on,     ///< with the rows that it was trained with, behind the last one
+  new_data,  ///< with others, from the first one
+};
+
+/// Fills the model and, to go on, the place of the training; an empty string, or why not.
 ///
-/// @param vocabulary  that of the data
+/// @param vocabulary  that of the data; filled with that of the file
 template <class Model, class Vocabulary>
-std::string load_model(const std::string& path, Model& model, Vocabulary vocabulary, training_place& at) {
+std::string load_model(const std::string& path, Model& model, Vocabulary& vocabulary, training_place& at,
+                       load_use use = load_use::go_on) {
   const auto info = deeprec::describe_file(path);
   if (!info) return info.fault().message();
   if (const std::string there = model_name(info.value()); !there.empty() && there != Model::name) {
@@ -143,9 +156,9 @@ std::string load_model(const std::string& path, Model& model, Vocabulary vocabul
   for (const auto& [name, here] : same) {
     const auto there = info.value().state.whole(name);
     if (!there) return path + ": is no model of train_ctr: has no number \"" + name + '"';
-    if (*there == here) continue;
+    if (*there == here || use == load_use::new_data) continue;
     return path + ": trained with another number: " + name + ' ' + std::to_string(*there) + ", here " +
-           std::to_string(here);
+           std::to_string(here) + " (--new-data trains on with other rows)";
   }
   if constexpr (requires { vocabulary.is_raw; }) {
     const bool is_raw = info.value().state.whole(Vocabulary::raw_mark).has_value();
@@ -158,8 +171,10 @@ std::string load_model(const std::string& path, Model& model, Vocabulary vocabul
   const model_parts parts = parts_of(model, vocabulary, path);
   const auto loaded = load_tables(path, parts.tables);
   if (!loaded) return loaded.fault().message();
+  if (use == load_use::new_data) return {};
   at.trained = loaded.value().whole("rows trained").value_or(0);
   at.steps = static_cast<index_t>(loaded.value().step);
+  at.best = loaded.value().real(validation_score);
   return {};
 }
 

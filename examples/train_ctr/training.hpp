@@ -41,6 +41,7 @@
 #include "models/model.hpp"
 #include "models/step_by_lanes.hpp"
 #include "options.hpp"
+#include "rate_schedule.hpp"
 #include "step_scratch.hpp"
 #include "stopwatch.hpp"
 
@@ -208,13 +209,13 @@ class busy_time {
 };
 
 /// Trains with the batches of a feed, `window` lookups on their way at once. `in_parts`, where not null,
-/// computes. trained(rows) follows the update of each batch, on a thread of the pool. Ends early once stop()
-/// is true, which is called before a batch is read.
+/// computes. The scales of rates are those of the batches. trained(rows) follows the update of each batch, on
+/// a thread of the pool. Ends early once stop() is true, which is called before a batch is read.
 template <class Model, class Stop, class Trained>
 deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, index_t batch_size,
                                              const ctr_tables& tables, Model& model, index_t window,
-                                             step_in_parts<Model>* in_parts, stopwatch& watch,
-                                             const Stop& stop, Trained&& trained) {
+                                             step_in_parts<Model>* in_parts, const run_rates& rates,
+                                             stopwatch& watch, const Stop& stop, Trained&& trained) {
   struct slot_state {
     gathered_rows rows;
     ctr_batch batch{};
@@ -253,6 +254,7 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
   const auto computed = [&](deeprec::stale_step step) {
     return computing.of([&]() -> status {
       slot_state& slot = at(step);
+      model.control().stack_scale = rates.of(step.number);
       if (in_parts != nullptr) {
         in_parts->train(slot.batch, slot.step, watch);
         return {};
@@ -265,6 +267,7 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
     slot_state& slot = at(step);
     const auto write = versions.apply(step.number);
     if (!write) return write.outcome();
+    model.control().row_scale = rates.of(step.number);
     const status done = updating.of([&] { return model.update_rows(here, slot.batch, slot.step); });
     if (done.ok()) trained(slot.batch.rows());
     return done;
@@ -319,22 +322,24 @@ class by_hand<Model> {
   /// `begun` counts the steps; trained(rows) follows each.
   template <class Over, class Trained>
   deeprec::pipeline_statistics run(row_feed& feed, const ctr_tables& tables, std::atomic<index_t>& begun,
-                                   const Over& over, const Trained& trained, stopwatch& watch) {
+                                   const run_rates& rates, const Over& over, const Trained& trained,
+                                   stopwatch& watch) {
     const options& o = *options_;
     model_->settle();
     if (o.stale_window > 0) {
       const auto stop = [&] { return over() || begun++ < 0; };
       return train_in_window(*pool_, feed, o.batch_size, tables, *model_, o.stale_window,
-                             in_parts_ ? &*in_parts_ : nullptr, watch, stop, trained);
+                             in_parts_ ? &*in_parts_ : nullptr, rates, watch, stop, trained);
     }
     deeprec::executor_ref pool(*pool_);
     step_context on_pool(pool);
     on_pool.memory = scratch_.resource();
     const deeprec::awake scope(*pool_);
     return for_each_batch(*pool_, feed, o.batch_size, ids_for<Model>(tables), tables, o.prefetch, over,
-                          [&](const ctr_batch& batch) {
+                          [&, step = index_t{0}](const ctr_batch& batch) mutable {
                             watch.lap(part::read);
                             ++begun;
+                            set_rates(*model_, rates.of(step++));
                             scratch_.begin(batch.rows());
                             model_->begin(batch.rows(), step_);
                             model_->admit(on_pool, batch, step_).or_throw();

@@ -363,6 +363,43 @@ elseif(CHECK STREQUAL "predict")
       message(FATAL_ERROR "without labels the probabilities of ${input} are others")
     endif()
   endforeach()
+  # The forms of predictions: with numbers of rows and a header, and as floats.
+  execute_process(COMMAND "${PROGRAM}" --load "${WORK}/saved" --predict "${test}" --output - --output-format csv OUTPUT_VARIABLE csv
+                  COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX REPLACE "(^|\n)[^,\n]*," "\\1" plain "${csv}")
+  expect(plain STREQUAL "probability\n${one}")
+  expect(csv MATCHES "^row,probability\n1,0[.][0-9e-]+\n2,0[.].*\n2000,0[.][0-9e-]+\n$")
+  execute_process(COMMAND "${PROGRAM}" --load "${WORK}/saved" --predict "${test}" --output "${WORK}/raw" --output-format raw
+                  COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND od -A n -v -w4 -t f4 "${WORK}/raw" OUTPUT_FILE "${WORK}/numbers" COMMAND_ERROR_IS_FATAL ANY)
+  file(WRITE "${WORK}/lines" "${one}")
+  execute_process(COMMAND "${FILE_CHECK}" --near "${WORK}/lines" "${WORK}/numbers" COMMAND_ERROR_IS_FATAL ANY)
+  expect_error(2 "--output-format: often not in" --load "${WORK}/saved" --predict "${test}" --output-format often)
+  expect_error(2 "--output-format needs --predict" --rows 100 --output-format csv)
+  # Rows that come through a pipe have their predictions at once: each is sent when the one before it was received.
+  find_program(bash bash)
+  if(bash)
+    set(talk [=[
+      coproc predictor { "$0" --load "$1" --predict -; }
+      head -n 20 "$2" > "$3"
+      exec 5< "$3"
+      while IFS= read -r row <&5; do
+        printf '%s\n' "$row" >&"${predictor[1]}"
+        IFS= read -r -t 120 probability <&"${predictor[0]}" || exit 99
+        echo "$probability"
+      done
+      eval "exec ${predictor[1]}>&-"
+      wait]=])
+    execute_process(COMMAND "${bash}" -c "${talk}" "${PROGRAM}" "${WORK}/saved" "${test}" "${WORK}/some" RESULT_VARIABLE got
+                    OUTPUT_VARIABLE said)
+    string(LENGTH "${said}" length)
+    string(SUBSTRING "${one}" 0 ${length} begin)
+    string(REGEX MATCHALL "\n" lines "${said}")
+    list(LENGTH lines count)
+    if(got OR NOT count EQUAL 20 OR NOT said STREQUAL begin)
+      message(FATAL_ERROR "row by row it ended with ${got}, and gave:\n${said}")
+    endif()
+  endif()
   # They are for predictions only; the first row decides for all, and every row has as many fields.
   expect_error(1 "unlabelled.tsv:1:.*number of fields .is 39, must be 40" --data "${unlabelled}" --model lr)
   execute_process(COMMAND cat "${test}" "${unlabelled}" OUTPUT_FILE "${WORK}/mixed.tsv")
@@ -713,6 +750,16 @@ elseif(CHECK STREQUAL "demo")
   demo(rows.tsv --model lr --test rows.tsv --save model --json result.json)
   demo(- --model lr --load model --test rows.tsv --trace trace.json)
   demo(--load model --predict rows.tsv --output out)
+  # Without options it trains two models, and prints the commands that may follow, whose options there are.
+  execute_process(COMMAND "${bash}" ../clone/scripts/demo.sh rows.tsv WORKING_DIRECTORY "${WORK}/here" OUTPUT_VARIABLE said
+                  ERROR_VARIABLE next COMMAND_ERROR_IS_FATAL ANY)
+  expect(said MATCHES "\nlr +0[.]")
+  expect(next MATCHES "What to do next.*[.][.]/clone/scripts/demo.sh FILE --model dlrm")
+  execute_process(COMMAND "${PROGRAM}" --help OUTPUT_VARIABLE help)
+  string(REGEX MATCHALL "--[a-z-]+" options "${next}")
+  foreach(option IN LISTS options)
+    expect(help MATCHES "${option}[ ,\n]")
+  endforeach()
   file(GLOB here RELATIVE "${WORK}/here" "${WORK}/here/*")
   file(GLOB clone RELATIVE "${WORK}/clone" "${WORK}/clone/*")
   set(of_here model out result.json rows.tsv trace.json)
@@ -1080,6 +1127,45 @@ elseif(CHECK STREQUAL "fusion")
     endforeach()
   endforeach()
   expect_error(2 "--fusion is not for din and dssm" --rows 100 --model din --fusion)
+elseif(CHECK MATCHES "^(rates|validation|warm_start)$")
+  include("${CMAKE_CURRENT_LIST_DIR}/training.cmake")
+elseif(CHECK STREQUAL "options")
+  # docs/train_ctr_options.md is what the program has.
+  set(page "${CMAKE_CURRENT_LIST_DIR}/../../docs/train_ctr_options.md")
+  execute_process(COMMAND "${PROGRAM}" --help-table OUTPUT_VARIABLE made COMMAND_ERROR_IS_FATAL ANY)
+  file(READ "${page}" written)
+  if(NOT made STREQUAL written)
+    file(WRITE "${WORK}/train_ctr_options.md" "${made}")
+    message(FATAL_ERROR "docs/train_ctr_options.md is not what --help-table prints. To write it anew: "
+                        "train_ctr --help-table > docs/train_ctr_options.md")
+  endif()
+  execute_process(COMMAND "${PROGRAM}" --help OUTPUT_VARIABLE help COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "\n +(-[a-z],)?--[a-z0-9-]+" options "${help}")
+  list(LENGTH options count)
+  expect(count GREATER 70)
+  foreach(option IN LISTS options)
+    string(REGEX MATCH "--[a-z0-9-]+" option "${option}")
+    string(FIND "${written}" "${option}` |" at)
+    if(at LESS 0)
+      message(FATAL_ERROR "--help has ${option}, and docs/train_ctr_options.md has not")
+    endif()
+  endforeach()
+  execute_process(COMMAND "${PROGRAM}" --version OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+  expect(said MATCHES "^train_ctr [0-9]+[.][0-9]+[.][0-9]+\n$")
+  # Numbers of bytes as people write them.
+  foreach(size IN ITEMS 300K 300k 300KB 300KiB "300 KB" 0.29296875M 307200 307200B)
+    execute_process(COMMAND "${PROGRAM}" --rows 3000 --model lr --memory "${size}" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+    expect(said MATCHES "windows of 415;")
+  endforeach()
+  foreach(size IN ITEMS 1G 1GB 1T 1TiB 2tb)
+    execute_process(COMMAND "${PROGRAM}" --rows 3000 --model lr --memory "${size}" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+    expect(said MATCHES "to test, kept;")
+  endforeach()
+  foreach(size IN ITEMS 1GX GB 1P 1GBB "" -1G 1e30 "1  G" nan)
+    expect_error(2 "--memory: " --rows 100 --memory "${size}")
+  endforeach()
+elseif(CHECK STREQUAL "report")
+  include("${CMAKE_CURRENT_LIST_DIR}/report.cmake")
 elseif(CHECK STREQUAL "pairs")
   include("${CMAKE_CURRENT_LIST_DIR}/pairs.cmake")
 elseif(CHECK STREQUAL "ranks")
@@ -1487,19 +1573,53 @@ else()
     message("SKIPPED: no program bash")
     return()
   endif()
+  # So do SIGTERM and SIGHUP, wherever they come: what was trained is tested and printed, and written.
   set(interrupted [=[
-    "$0" --rows 2000 --model dlrm --epochs 1000 --save "$1" &
+    "$0" --rows 2000 --model dlrm --epochs 1000 --save "$1" --json "$1.json" $3 &
     until [ -e "$1" ]; do
       kill -0 $! || exit 99
       sleep 0.05
     done
-    kill -INT $!
+    kill -$2 $!
     wait $!]=])
-  execute_process(COMMAND "${bash}" -c "${interrupted}" "${PROGRAM}" "${WORK}/saved" RESULT_VARIABLE got
+  foreach(signal IN ITEMS "INT;130;" "TERM;143;" "HUP;129;--valid 0.2 --valid-every 1 --log ${WORK}/log.jsonl --log-every 1"
+                          "TERM;143;--step graph --smart-stage")
+    list(GET signal 0 name)
+    list(GET signal 1 code)
+    list(GET signal 2 more)
+    file(REMOVE "${WORK}/saved" "${WORK}/saved.json")
+    execute_process(COMMAND "${bash}" -c "${interrupted}" "${PROGRAM}" "${WORK}/saved" "${name}" "${more}" RESULT_VARIABLE got
+                    OUTPUT_VARIABLE said ERROR_VARIABLE complained)
+    if(NOT got STREQUAL code OR NOT said MATCHES "dlrm +0[.]" OR NOT complained MATCHES "interrupted")
+      message(FATAL_ERROR "by ${name} it ended with ${got} and printed:\n${said}${complained}")
+    endif()
+    file(READ "${WORK}/saved.json" result)
+    string(JSON is_interrupted GET "${result}" interrupted)
+    string(JSON is_kept GET "${result}" kept)
+    expect(is_interrupted AND is_kept)
+  endforeach()
+  # nohup: a run goes on without its terminal.
+  execute_process(COMMAND "${bash}" -c "nohup \"$0\" --rows 2000 --model lr --epochs 2 & sleep 0.2; kill -HUP $!; wait $!" "${PROGRAM}"
+                  INPUT_FILE /dev/null RESULT_VARIABLE got OUTPUT_VARIABLE said ERROR_VARIABLE complained)
+  expect(got EQUAL 0)
+  # While rows are read: there is no model yet, and rows are kept so far.
+  write_rows("${WORK}/rows.tsv" 1000)
+  set(reading [=[
+    while cat "$1" 2> /dev/null; do :; done | "$0" --data - --model lr --memory 8G --json "$2" &
+    until [ "$(sed -n 's/^rchar: //p' /proc/$!/io)" -gt 5000000 ]; do
+      kill -0 $! || exit 99
+      sleep 0.05
+    done
+    kill -TERM $!
+    wait $!]=])
+  execute_process(COMMAND "${bash}" -c "${reading}" "${PROGRAM}" "${WORK}/rows.tsv" "${WORK}/reading.json" RESULT_VARIABLE got
                   OUTPUT_VARIABLE said ERROR_VARIABLE complained)
-  if(NOT got STREQUAL "130" OR NOT said MATCHES "dlrm +0[.]" OR NOT complained MATCHES "interrupted")
-    message(FATAL_ERROR "interrupted, it ended with ${got} and printed:\n${said}${complained}")
+  if(NOT got STREQUAL "143" OR NOT complained MATCHES "interrupted")
+    message(FATAL_ERROR "while it read it ended with ${got}:\n${said}${complained}")
   endif()
+  file(READ "${WORK}/reading.json" result)
+  string(JSON is_kept GET "${result}" kept)
+  expect(is_kept)
   # Ctrl-C within predictions of a pipe without end: the file before them stays.
   write_rows("${WORK}/rows.tsv" 1000)
   file(WRITE "${WORK}/out" "before")

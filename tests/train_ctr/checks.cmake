@@ -7,6 +7,7 @@ function(deeprec_train_ctr_check test check)
   add_test(NAME ${test}
            COMMAND ${ARGN} "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:train_ctr>" "-DCHECK=${check}"
                    "-DFILE_CHECK=$<TARGET_FILE:train_ctr_file_check>"
+                   "-DTRAINING_CHECK=$<TARGET_FILE:train_ctr_training_check>"
                    "-DDATA=${DEEPREC_DATA_DIR}" "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/${test}"
                    "-DZLIB=$<TARGET_EXISTS:deeprec::zlib>" "-DZSTD=$<TARGET_EXISTS:deeprec::zstd>" -P
                    "${folder}/check.cmake")

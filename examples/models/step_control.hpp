@@ -1,0 +1,46 @@
+// What a training sets before a step of a model, and takes after it: the scales of its rates, and the loss.
+#pragma once
+
+#include <mutex>
+#include <utility>
+
+#include <deeprec/core/matrix_view.hpp>
+#include <deeprec/dense/metrics/metrics.hpp>
+
+namespace ctr {
+
+/// The mean loss of the samples that were trained on, each with the weights before its step. Its bits do not
+/// depend on the order of the parts of a batch.
+///
+/// @threads add, take: any; switch_on: before the first step
+class loss_meter {
+ public:
+  void switch_on() { is_on_ = true; }
+  void add(deeprec::matrix_view<const float> logits, deeprec::matrix_view<const float> labels) {
+    if (!is_on_) return;
+    deeprec::log_loss part;
+    // Labels beyond 0 and 1, or a logit of NaN: the step itself finds them.
+    if (!part.add(logits, labels)) return;
+    const std::lock_guard lock(adding_);
+    sum_.merge(part);
+  }
+  /// What was added since the last call.
+  [[nodiscard]] deeprec::log_loss take() {
+    const std::lock_guard lock(adding_);
+    return std::exchange(sum_, {});
+  }
+
+ private:
+  bool is_on_ = false;
+  std::mutex adding_;
+  deeprec::log_loss sum_;
+};
+
+/// Stacks and rows have a scale each, since with a stale window those of different batches are stepped at
+/// once.
+struct step_control {
+  float stack_scale = 1, row_scale = 1;  ///< of learning rates
+  loss_meter loss;
+};
+
+}  // namespace ctr

@@ -1,0 +1,224 @@
+#include "training_options.hpp"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "models/ctr_data.hpp"
+#include "options.hpp"
+
+namespace ctr {
+
+namespace {
+
+/// A number between 0 and 1.
+std::optional<double> fraction_in(const std::string& text) {
+  double fraction = 0;
+  const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), fraction);
+  if (wrong != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return fraction > 0 && fraction < 1 ? std::optional(fraction) : std::nullopt;
+}
+
+/// Not NaN, which CLI::Range takes.
+CLI::Validator real_in(double least, double most) {
+  char words[64];
+  std::snprintf(words, sizeof words, "FLOAT in [%g - %g]", least, most);
+  return {[least, most, range = std::string(words)](std::string& text) {
+            double value = 0;
+            const bool is_number = CLI::detail::lexical_cast(text, value);
+            return is_number && value >= least && value <= most ? std::string()
+                                                                : text + " must be a " + range;
+          },
+          words};
+}
+
+constexpr index_t most_table_rows = index_t{1} << 26;  // 26 columns of them are numbers of 32 bits
+
+std::string wrong_table_rows(const std::string& text) {
+  if (text == "auto") return {};
+  index_t rows = 0;
+  const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), rows);
+  if (wrong == std::errc() && end == text.data() + text.size() && rows >= 1 && rows <= most_table_rows) {
+    return {};
+  }
+  return text + " must be auto, or a number from 1 to " + std::to_string(most_table_rows);
+}
+
+/// Empty: text is a fraction of the rows, or a file.
+std::string wrong_valid(const std::string& text) {
+  if (fraction_in(text) || ::access(text.c_str(), F_OK) == 0) return {};
+  return text + " must be a file, or a fraction between 0 and 1";
+}
+
+std::string wrong_group(std::string& text) {
+  for (index_t c = 1; c <= tokens; ++c) {
+    if (text != "C" + std::to_string(c)) continue;
+    text = std::to_string(c);
+    return {};
+  }
+  return text + " must be a column of tokens, C1 to C" + std::to_string(tokens);
+}
+
+}  // namespace
+
+double options::valid_fraction() const { return fraction_in(valid).value_or(0); }
+
+void add_training_options(CLI::App& app, options& o) {
+  const CLI::Validator rate = real_in(1e-9, 1e3);
+  app.add_option("--learning-rate", o.learning_rate,
+                 "of the stacks (default: the model's, 0.1 of lr, 0.03 of din, 0.05 of dssm, 0.01 of others)")
+      ->check(rate);
+  app.add_option("--row-learning-rate", o.row_learning_rate,
+                 "of the rows of tables (default: the model's, 0.04 of lr, 0.05 of din and dssm, 0.02 of "
+                 "others); those of the wide part of wdl and deepfm keep their ratio to it, a half")
+      ->check(rate);
+  app.add_option("--optimizer", o.optimizer,
+                 "of stacks and rows: adagrad (of rows: one sum for each), or sgd")
+      ->check(CLI::IsMember({"adagrad", "sgd"}))
+      ->capture_default_str();
+  app.add_option("--l2", o.l2,
+                 "what a weight adds to its gradient, times this: of stacks, and of rows that a batch uses")
+      ->check(real_in(0, 1e3))
+      ->capture_default_str();
+  app.add_option("--schedule", o.schedule,
+                 "of both rates: constant; step, times --decay after each --decay-every steps; cosine, down "
+                 "to --last-rate; smooth, a smooth warm-up, then as step")
+      ->check(CLI::IsMember({"constant", "step", "cosine", "smooth"}))
+      ->capture_default_str();
+  app.add_option("--warm-up", o.warm_up, "steps in which the rates rise to what they are (not of step)")
+      ->check(CLI::Range(index_t{0}, index_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--decay", o.decay, "of --schedule step and smooth")
+      ->check(real_in(0, 1))
+      ->capture_default_str();
+  app.add_option("--decay-every", o.decay_every, "of --schedule step and smooth, in steps")
+      ->check(CLI::Range(index_t{1}, index_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--decay-steps", o.decay_steps,
+                 "of --schedule cosine: the step from which on the rates are the last ones (default: the end "
+                 "of --epochs)")
+      ->check(CLI::Range(index_t{1}, index_t{1} << 40));
+  app.add_option("--last-rate", o.last_rate,
+                 "of --schedule cosine: the last rates, as a share of the full ones")
+      ->check(real_in(0, 1))
+      ->capture_default_str();
+  app.add_option("--table-rows", o.table_rows,
+                 "ids that a column of hashed tokens has; auto: about four for each that the training rows "
+                 "use (default: 131072)")
+      ->check(CLI::Validator(wrong_table_rows, "N|auto"));
+  app.add_option("--valid", o.valid,
+                 "rows that validate between steps: a file, or a fraction of the rows that would train")
+      ->check(CLI::Validator(wrong_valid, "FILE|FRACTION"));
+  app.add_option("--valid-every", o.valid_every,
+                 "validate after so many steps as well as after each epoch; 0: don't")
+      ->check(CLI::Range(index_t{0}, index_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--patience", o.patience,
+                 "end when so many validations in a row were no better than the best one, by their AUC; "
+                 "--save writes the weights of the best one, which test (0: train to the end, and test with "
+                 "the last weights)")
+      ->check(CLI::Range(index_t{0}, index_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--group", o.group,
+                 "a column of tokens, C1 to C26, for instance of users: the AUC of the rows of each as well, "
+                 "their mean by rows")
+      ->transform(CLI::Validator(wrong_group, "COLUMN"));
+  app.add_flag("--new-data", o.new_data,
+               "of --load: train on with other rows than the file was trained with, from their first one: "
+               "the next day's. The model keeps its tables, and what it knows of tokens");
+  app.add_option(
+         "--evaluate", o.evaluate,
+         "train nothing: how good the model of --load is for the rows of this file, which have labels")
+      ->check(CLI::Validator(
+          [](std::string& path) {
+            return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path;
+          },
+          "FILE"));
+  app.add_option("--log", o.log,
+                 "write what happens to this file as it happens: a line of JSON for each --log-every steps, "
+                 "and for each pass over rows that validate or test")
+      ->check(CLI::Validator(
+          [](std::string& path) { return path.empty() ? "an empty path names no file" : ""; }, "FILE"));
+  app.add_option("--tensorboard", o.tensorboard,
+                 "write the same numbers as event files for TensorBoard into a folder of this one for each "
+                 "model and seed")
+      ->check(CLI::Validator(
+          [](std::string& path) { return path.empty() ? "an empty path names no folder" : ""; }, "FOLDER"));
+  app.add_option("--report", o.report,
+                 "write a page, report.html, into this folder: curves, calibration, ROC, predictions, time")
+      ->check(CLI::Validator(
+          [](std::string& path) { return path.empty() ? "an empty path names no folder" : ""; }, "FOLDER"));
+  app.add_option("--log-every", o.log_every, "steps from one line of --log to the next")
+      ->check(CLI::Range(index_t{1}, index_t{1} << 40))
+      ->capture_default_str();
+  app.add_flag("--importance", o.importance,
+               "how much the log loss of the test rises where the values of a slot change places among its "
+               "rows, for each of the 39 slots: 39 more passes over the rows that test");
+  app.add_option("--repeat", o.repeat,
+                 "train with so many seeds, --seed and those behind it: the mean and the standard deviation")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+}
+
+std::string wrong_training_options(const CLI::App& app, const options& o, bool of_histories) {
+  const auto given = [&](const char* name) { return app.count(name) > 0; };
+  if (o.warm_up > 0 && o.schedule == "step") return "--warm-up is not for --schedule step";
+  for (const char* const name : {"--decay", "--decay-every"}) {
+    if (given(name) && o.schedule != "step" && o.schedule != "smooth") {
+      return std::string(name) + " needs --schedule step or smooth";
+    }
+  }
+  for (const char* const name : {"--decay-steps", "--last-rate"}) {
+    if (given(name) && o.schedule != "cosine") return std::string(name) + " needs --schedule cosine";
+  }
+  if (o.decay_steps > 0 && o.decay_steps < o.warm_up) return "--decay-steps must be at least --warm-up";
+  if (!o.table_rows.empty() && of_histories) return "--table-rows is not for din and dssm";
+  if (!o.table_rows.empty() && o.has_raw_keys()) return "--table-rows is not for --keys raw, which grow";
+  for (const char* const name : {"--valid-every", "--patience"}) {
+    if (given(name) && o.valid.empty()) return std::string(name) + " needs --valid";
+  }
+  if (o.patience > 0 && o.save.empty()) return "--patience needs --save, which has the best weights";
+  if (o.patience > 0 && o.save_every > 0) {
+    return "--save-every is not for --patience: --save has the best weights";
+  }
+  if (o.new_data && o.load.empty()) return "--new-data needs --load";
+  if (o.new_data && !o.table_rows.empty()) {
+    return "--table-rows is not for --new-data: the file of --load has the tables";
+  }
+  if (of_histories) {
+    for (const char* const name : {"--valid", "--group", "--new-data", "--importance"}) {
+      if (given(name)) return std::string(name) + " is not for din and dssm";
+    }
+  }
+  if (o.valid_every > 0 && o.stale_window > 0) {
+    return "--valid-every is not for --stale-window: lookups and updates are on their way";
+  }
+  if (o.repeat > 1) {
+    for (const char* const name :
+         {"--save", "--load", "--trace", "--graph", "--export", "--synthesize", "--test-rows", "--ranks"}) {
+      if (given(name)) return std::string(name) + " is not for --repeat";
+    }
+    for (const auto& [name, path] :
+         {std::pair("--data", &o.data), std::pair("--test", &o.test), std::pair("--valid", &o.valid)}) {
+      if (*path == "-") return std::string(name) + " - is not for --repeat: a pipe can be read once";
+    }
+  }
+  if (o.ranks) {
+    for (const char* const name : {"--valid", "--group", "--importance"}) {
+      if (given(name)) return std::string(name) + " is not for --ranks";
+    }
+    if (o.optimizer != "adagrad") return "--optimizer " + o.optimizer + " is not for --ranks";
+    if (o.l2 > 0) return "--l2 is not for --ranks";
+    if (o.has_schedule()) return "--schedule and --warm-up are not for --ranks";
+  }
+  return {};
+}
+
+}  // namespace ctr
