@@ -120,6 +120,89 @@ class Lookups:
         return tf.scatter_nd(tf.cast(value.indices, tf.int64)[:, None], value.values, shape).numpy()
 
 
+# Wide & Deep in Keras: `tables` features of a wide and a deep variable each, with as many ids as Lookups', 13 numbers.
+
+
+class KerasModels:
+    """{side: a training step as a function}: of TensorFlow's lookups and Keras's Adagrad, of ours and the same Adagrad, and of ours and
+    deeprec_tf.keras.RowAdagrad. All have the same weights."""
+
+    def __init__(self, tables, rows, width, batch, rng):
+        import keras  # after the threads are set
+        from deeprec_tf.keras import RowAdagrad
+
+        self.tables, self.rows, self.width, self.batch, self.rng, self.keras = tables, rows, width, batch, rng, keras
+        adagrad = keras.optimizers.Adagrad
+        self.steps = {
+            "ours": self._step(LOOKUPS["ours"], RowAdagrad),
+            "lookups": self._step(LOOKUPS["ours"], adagrad),
+            "tensorflow": self._step(lambda table, ids, combiner: LOOKUPS["tensorflow"](table.value, ids, combiner=combiner), adagrad),
+        }
+
+    def _model(self, lookup):
+        keras, rows = self.keras, self.rows
+
+        class Pooled(keras.layers.Layer):
+            def __init__(self, width, seed):
+                super().__init__()
+                self.table = self.add_weight(shape=(rows, width), initializer=keras.initializers.RandomNormal(stddev=0.05, seed=seed))
+                self.built = True
+
+            def call(self, ids):
+                return lookup(self.table, ids, combiner="mean")
+
+        class WideAndDeep(keras.Model):
+            def __init__(self, tables, width):
+                super().__init__()
+                self.wide = [Pooled(1, seed) for seed in range(tables)]
+                self.deep = [Pooled(width, seed) for seed in range(tables)]
+                self.hidden = [keras.layers.Dense(units, activation="relu") for units in (256, 128, 64)]
+                self.head = keras.layers.Dense(1)
+
+            def call(self, numbers, ids):
+                x = tf.concat([numbers, *(layer(one) for layer, one in zip(self.deep, ids))], 1)
+                for layer in self.hidden:
+                    x = layer(x)
+                return self.head(x) + tf.add_n([layer(one) for layer, one in zip(self.wide, ids)])
+
+        return WideAndDeep(self.tables, self.width)
+
+    def _step(self, lookup, adagrad):
+        self.keras.utils.set_random_seed(1)
+        model, optimizer = self._model(lookup), adagrad(0.02)
+        functions = {}
+
+        def step(batch):
+            numbers, labels, ids = batch
+            with tf.GradientTape() as tape:
+                logits = model(numbers, ids)
+                loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return loss
+
+        def call(batch):
+            """A batch is captured by a function of its own, as Lookups' ids are."""
+            if id(batch) not in functions:
+                if not functions:
+                    step(batch)  # makes the variables
+                functions[id(batch)] = tf.function(lambda: step(batch))
+            return functions[id(batch)]()
+
+        return call
+
+    def batches(self, count):
+        rng = self.rng
+        return [
+            (
+                tf.constant(rng.standard_normal((self.batch, 13), np.float32)),
+                tf.constant(rng.integers(0, 2, (self.batch, 1)), tf.float32),
+                [random_ids(rng, self.rows, self.batch) for _ in range(self.tables)],
+            )
+            for _ in range(count)
+        ]
+
+
 # Selects.
 
 

@@ -69,6 +69,30 @@ def measure_safe_lookup(sides, name, functions_of, tolerance):
     return counters_of(figures, rows=rows)
 
 
+# Steps of Keras.
+
+
+def measure_keras(sides, name):
+    rows = min(bounded(MOST_ROWS), free_memory() // 4 // (TABLES * 3 * 2 * (WIDTHS[0] + 1) * FLOAT))
+    figures = Figures(name)
+    models = sides.KerasModels(TABLES, rows, WIDTHS[0], BATCH, sides.np.random.default_rng(7))
+    batches = models.batches(4)
+    losses = {side: [float(step(batch)) for batch in batches * 2] for side, step in models.steps.items()}
+    for side, values in losses.items():
+        difference = max(abs(a - b) for a, b in zip(values, losses["tensorflow"]))
+        if not difference <= 1e-4:
+            raise Unavailable(f"wrong answer: losses of {side} and TensorFlow differ by {difference}")
+    calls = timed(models.steps, itertools.cycle(batches), SECONDS_OF_A_SAMPLE)
+
+    def one_round():
+        seconds = figures.turn(calls)
+        figures.add("over_tensorflow", seconds["tensorflow"] / seconds["ours"])
+        figures.add("lookups_over_tensorflow", seconds["tensorflow"] / seconds["lookups"])
+
+    figures.sample(one_round)
+    return counters_of(figures, rows=rows)
+
+
 # Selects of rows.
 
 
@@ -175,6 +199,7 @@ BENCHMARKS = {
     "frameworks_tf/safe_lookup/backward": lambda sides, name: measure_safe_lookup(
         sides, name, sides.Lookups.backward, 1e-5
     ),
+    "frameworks_tf/keras/wdl": measure_keras,
     "frameworks_tf/row_select/slope": measure_row_select,
     "frameworks_tf/row_select/big": measure_large_row_select,
     "frameworks_tf/smart_stage/wdl": lambda sides, name: measure_smart_stage(sides, name, "wdl", 1),

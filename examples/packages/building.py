@@ -1,6 +1,7 @@
 """What the builds of the packages for frameworks share: folders of headers, when to compile again, the framework that is recorded."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -32,6 +33,18 @@ def check_setuptools(package):
     """pyproject.toml has its licence as setuptools reads it from 77 on; --no-build-isolation takes the one that is there."""
     if int(setuptools.__version__.split(".")[0]) < 77:
         raise SystemExit(f'{package}: setuptools must be 77 or newer (is {setuptools.__version__}): pip install "setuptools>=77"')
+
+
+def version(label, framework):
+    """That of a wheel for one version of a framework: 0.2.0+tf2.21.0, as both packages have the version of deeprec."""
+    return f"{_deeprec()}+{label}{re.sub('[^a-z0-9]+', '.', framework.lower())}"
+
+
+def _deeprec():
+    found = re.search(r"project\(\s*deeprec\s+VERSION\s+([0-9.]+)", (root / "CMakeLists.txt").read_text())
+    if not found:
+        raise SystemExit(f"deeprec: {root / 'CMakeLists.txt'} must have the version of the project (has none)")
+    return found[1]
 
 
 def depends(csrc, build, framework):

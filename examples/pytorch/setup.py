@@ -28,6 +28,9 @@ def has_ranks(source):
 
 
 setup(
+    version=building.version("torch", torch.__version__),
+    # Of another version pip is told before the import fails. A build of one's own, 2.7.0a0+git, is of no version on an index.
+    install_requires=[f"torch=={torch.__version__.split('+')[0]}" if "a0" not in torch.__version__ else "torch"],
     ext_modules=[
         CppExtension(
             "deeprec_torch._ops",

@@ -1,4 +1,4 @@
-"""Builds the ops of deeprec_tf against the TensorFlow that is installed: pip install --no-build-isolation ."""
+"""Builds the ops of deeprec_tf against the TensorFlow that is installed: pip install --no-build-isolation . (or pip wheel)."""
 
 import os
 import sys
@@ -57,6 +57,7 @@ links = [*link_flags, f"-Wl,--version-script={here / 'csrc' / 'exports.map'}"]
 links += [f"-Wl,-rpath,{tf.sysconfig.get_lib()}"]
 
 setup(
+    version=building.version("tf", tf.__version__),
     ext_modules=[
         Extension(
             "deeprec_tf._ops",

@@ -4,6 +4,9 @@
 
 #define EIGEN_USE_THREADS
 
+#include <pthread.h>
+
+#include <atomic>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -28,11 +31,10 @@ inline deeprec::eigen_executor threads(tensorflow::OpKernelContext* context) {
 }
 
 /// InvalidArgument for what the caller gave, ResourceExhausted, Unimplemented, and Internal for the rest.
-inline absl::Status to_tensorflow(const deeprec::status& s) {
+inline absl::Status to_tensorflow(deeprec::errc code, const std::string& message) {
   using deeprec::errc;
-  if (s) return absl::OkStatus();
-  const std::string text = "deeprec: " + s.message();
-  switch (s.code()) {
+  const std::string text = "deeprec: " + message;
+  switch (code) {
     case errc::id_out_of_range:
     case errc::shape_mismatch:
     case errc::offsets_negative:
@@ -50,19 +52,46 @@ inline absl::Status to_tensorflow(const deeprec::status& s) {
       return absl::InternalError(text);
   }
 }
+inline absl::Status to_tensorflow(const deeprec::status& s) {
+  return s.ok() ? absl::OkStatus() : to_tensorflow(s.code(), s.message());
+}
+template <class T>
+absl::Status to_tensorflow(const deeprec::result<T>& r) {
+  return r.ok() ? absl::OkStatus() : to_tensorflow(r.code(), r.message());
+}
 
-/// An op that may run out of memory: no exception leaves it, ResourceExhausted is its status then.
+/// Whether this process was forked from one in which an op of this library had run: TensorFlow's threads are
+/// not in it.
+inline std::atomic<bool>& forked_after_use() {
+  static std::atomic<bool> forked = false;
+  return forked;
+}
+inline void watch_forks() {
+  static const int watching = ::pthread_atfork(nullptr, nullptr, [] { forked_after_use() = true; });
+  static_cast<void>(watching);
+}
+
+/// An op that no exception leaves: where memory is refused, ResourceExhausted is its status.
 class guarded_op : public tensorflow::OpKernel {
  public:
   using tensorflow::OpKernel::OpKernel;
 
   void Compute(tensorflow::OpKernelContext* context) final {
+    watch_forks();
+    if (forked_after_use().load(std::memory_order_relaxed)) {
+      context->CtxFailure(absl::FailedPreconditionError(
+          "deeprec: a process that was forked after TensorFlow was used has none of its threads: begin it by "
+          "multiprocessing's spawn or forkserver"));
+      return;
+    }
     try {
       run(context);
     } catch (const std::bad_alloc&) {
       refuse(context);
     } catch (const std::length_error&) {
       refuse(context);
+    } catch (const deeprec::error& fault) {
+      context->CtxFailure(to_tensorflow(fault.code(), fault.what()));
     }
   }
 

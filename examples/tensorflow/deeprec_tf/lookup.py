@@ -3,7 +3,11 @@
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import variable_accessed  # what makes a tape watch a handle
 
+from ._frozen import freezes_as
+from ._ids import bag_arguments
 from ._library import ops
+
+_TYPES = (tf.float32, tf.float16, tf.bfloat16)
 
 
 def safe_embedding_lookup_sparse(
@@ -16,74 +20,81 @@ def safe_embedding_lookup_sparse(
     partition_strategy="div",
     max_norm=None,
     allow_fast_lookup=False,
+    sort=False,
 ):
-    """As tf.compat.v1.nn.safe_embedding_lookup_sparse: the pooled rows (d0, ..., dr-2, D) of sparse_ids (d0, ..., dr-1).
+    """As tf.nn.safe_embedding_lookup_sparse: the pooled rows (d0, ..., dr-2, D) of sparse_ids (d0, ..., dr-1).
 
-    embedding_weights   a variable or a tensor (R, D) of float32, or a list of its parts. A resource variable is read
-                        under its lock, and is not copied
-    sparse_ids          a SparseTensor of int32 or int64, of at least 2 dimensions, in row-major order
-    sparse_weights      a SparseTensor of float32 with the indices of sparse_ids, or None
+    embedding_weights   a variable or a tensor (R, D) of float32, float16 or bfloat16, or a list of its parts. A resource
+                        variable is read under its lock, and is neither copied nor cast
+    sparse_ids          a SparseTensor of int32 or int64, of at least 2 dimensions, in row-major order, or a RaggedTensor
+                        of 2 dimensions
+    sparse_weights      as sparse_ids, with numbers in the same places, or None
     combiner            "sum", "mean" or "sqrtn"
     allow_fast_lookup   changes nothing: there is one way of looking up
+    sort                whether the entries of a SparseTensor may come in any order; those of one row keep theirs
 
-    Ids below 0 are dropped and, but for "sum", those whose weight is not above 0. A row without ids becomes zeros, or
-    the row default_id. An id not below R is an InvalidArgumentError with its place.
+    The result has the type of the table, and is added up in float32; in a layer of Keras under mixed_bfloat16 or mixed_float16 the result of
+    the layer's variable has the layer's compute type. Ids below 0 are dropped and, but for "sum", those whose weight is not above 0. A row without ids
+    becomes zeros, or the row default_id. An id not below R is an InvalidArgumentError with its place.
     Gradients: of the tables IndexedSlices with each row once, and of the weights. Those of the weights, and those of the
     tables through max_norm, read a variable as it is when they are computed.
-    Not supported, and refused by name: RaggedTensor, tables of other types than float32 (so a layer's variable under the
-    policy mixed_bfloat16, which casts itself), SparseTensor of ids whose rows are not in order.
     Otherwise than in TensorFlow an id not below R is an error even where its weight drops it, default_id must be below R
-    even where no row is empty, and with "sum" a weight must be a number.
+    even where no row is empty, with "sum" a weight must be a number, and tables of float64 are refused.
     """
-    for name_of, operand in (("sparse_ids", sparse_ids), ("sparse_weights", sparse_weights)):
-        if isinstance(operand, tf.RaggedTensor):
-            raise TypeError(f"deeprec: {name_of} must be a SparseTensor (is a RaggedTensor): {name_of}.to_sparse() makes one")
-    if not all(hasattr(sparse_ids, part) for part in ("indices", "values", "dense_shape")):
-        raise TypeError(f"deeprec: sparse_ids must be a SparseTensor (is a {type(sparse_ids).__name__})")
-    if combiner not in ("sum", "mean", "sqrtn"):
-        raise ValueError(f"deeprec: combiner must be sum, mean or sqrtn (is {combiner})")
-    if default_id is not None and default_id < 0:
-        raise ValueError(f"deeprec: default_id must not be negative (is {default_id})")
-    if max_norm is not None and not max_norm > 0:
-        raise ValueError(f"deeprec: max_norm must be above 0 (is {max_norm})")
-    tables = embedding_weights
+    arguments = bag_arguments(sparse_ids, sparse_weights, combiner, sort)
+    if default_id is not None and not (_is_whole(default_id) and default_id >= 0):
+        raise ValueError(f"deeprec: default_id must be None or an integer from 0 on (is {default_id!r})")
+    if max_norm is not None and not 0 < max_norm < float("inf"):
+        raise ValueError(f"deeprec: max_norm must be above 0 and finite (is {max_norm})")
+    if partition_strategy not in ("div", "mod"):
+        raise ValueError(f"deeprec: partition_strategy must be div or mod (is {partition_strategy!r})")
+    tables, out_type, in_variables = _tables(embedding_weights)
+    op = ops.deeprec_resource_safe_lookup if in_variables else ops.deeprec_safe_lookup
+    if in_variables:
+        arguments["T"] = tables[0].dtype.base_dtype
+        for table in tables:
+            variable_accessed(table)
+    with tf.name_scope(name or "safe_embedding_lookup_sparse"):
+        return op(
+            tables=[table.handle for table in tables] if in_variables else tables,
+            out_type=out_type,
+            default_id=-1 if default_id is None else default_id,
+            max_norm=-1.0 if max_norm is None else max_norm,
+            partition_strategy=partition_strategy,
+            **arguments,
+        )
+
+
+def _is_whole(value):
+    return not isinstance(value, bool) and hasattr(value, "__index__")
+
+
+def _tables(given):
+    """The parts of a table, the type of what is pooled, and whether the parts are resource variables."""
+    tables = given
     if not isinstance(tables, (list, tuple)):
         tables = list(tables) if hasattr(tables, "_variable_list") else [tables]  # a PartitionedVariable
     if not tables:
         raise ValueError("deeprec: embedding_weights must have a part (has none)")
+    # A variable of Keras has the type of the layer that is called.
+    out_type = tf.as_dtype(tables[0].dtype).base_dtype if hasattr(tables[0], "dtype") else None
     tables = [_of_keras(table) for table in tables]
     in_variables = all(_is_resource(table) for table in tables)
-    op = ops.deeprec_resource_safe_lookup if in_variables else ops.deeprec_safe_lookup
     if not in_variables:
         tables = [tf.convert_to_tensor(table) for table in tables]
-    for table in tables:
-        if table.dtype.base_dtype != tf.float32:
-            raise TypeError(
-                f"deeprec: a table must be of float32 (is of {table.dtype.name}); of a layer under mixed_bfloat16 give the variable itself, "
-                "which is"
-            )
-        if in_variables:
-            variable_accessed(table)
-    weights = []
-    if sparse_weights is not None:
-        weights = [sparse_weights.values if isinstance(sparse_weights, tf.SparseTensor) else sparse_weights]
-    with tf.name_scope(name or "safe_embedding_lookup_sparse"):
-        return op(
-            tables=[table.handle for table in tables] if in_variables else tables,
-            indices=sparse_ids.indices,
-            ids=sparse_ids.values,
-            dense_shape=sparse_ids.dense_shape,
-            weights=weights,
-            combiner=combiner,
-            default_id=-1 if default_id is None else default_id,
-            max_norm=-1.0 if max_norm is None else max_norm,
-            partition_strategy=partition_strategy,
-        )
+    for p, table in enumerate(tables):
+        if table.dtype.base_dtype not in _TYPES:
+            raise TypeError(f"deeprec: a table must be of float32, float16 or bfloat16 (is of {table.dtype.name})")
+        if table.dtype.base_dtype != tables[0].dtype.base_dtype:
+            raise TypeError(f"deeprec: parts of a table must be of one type (part {p} is of {table.dtype.name}, part 0 of {tables[0].dtype.name})")
+    return tables, out_type if in_variables else tables[0].dtype.base_dtype, in_variables
 
 
 def _of_keras(table):
-    """The variable of TensorFlow within one of Keras."""
-    inner = getattr(table, "value", table)
+    """The variable of TensorFlow within one of Keras, as it is: `value` may be a cast of the whole table."""
+    inner = getattr(table, "_value", None)
+    if inner is None:
+        inner = getattr(table, "value", table)
     return table if callable(inner) else inner
 
 
@@ -105,7 +116,11 @@ def _gradient(op, gradient, of_rows, of_weights, shape_of):
         "default_id": op.get_attr("default_id"),
         "max_norm": op.get_attr("max_norm"),
         "partition_strategy": op.get_attr("partition_strategy"),
+        "ragged": op.get_attr("ragged"),
+        "sort": op.get_attr("sort"),
     }
+    if tables[0].dtype == tf.resource:
+        arguments["T"] = op.get_attr("T")
     rows, values = of_rows(**arguments)
     slices = [tf.IndexedSlices(v, r, shape_of(table)) for v, r, table in zip(values, rows, tables)]
     return [*slices, None, None, None, *([of_weights(**arguments)] if weights else [])]
@@ -123,3 +138,6 @@ def _resource_lookup_gradient(op, gradient):
     of_weights = ops.deeprec_resource_safe_lookup_weight_gradients
     shape_of = lambda handle: tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)  # noqa: E731
     return _gradient(op, gradient, of_rows, of_weights, shape_of)
+
+
+freezes_as("DeeprecResourceSafeLookup", "DeeprecSafeLookup")

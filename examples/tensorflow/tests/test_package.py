@@ -1,6 +1,8 @@
 """The library within the process: what it exports, whom it meets, and the buckets of tokens."""
 
+import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,14 +67,34 @@ def test_a_library_built_with_another_tensorflow_is_refused_by_name(tmp_path):
     (tmp_path / "deeprec_tf" / "_built_with.txt").write_text("2.0.1")
     ran = subprocess.run([sys.executable, "-c", "import deeprec_tf"], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 1 and f"built with 2.0.1, this is {tf.__version__}" in ran.stderr
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert f"take the wheel deeprec_tf-*+tf{tf.__version__}-{python}-*.whl" in ran.stderr
 
 
-def test_a_build_begins_again_for_another_header_or_framework(tmp_path):
+def test_the_version_of_the_package_names_its_tensorflow():
+    found = importlib.metadata.version("deeprec_tf")
+    assert found.split("+")[1] == "tf" + re.sub("[^a-z0-9]+", ".", tf.__version__)
+    assert importlib.metadata.requires("deeprec_tf") in (None, ['pytest; extra == "test"'])  # of no package of TensorFlow
+    building = packaging()
+    root = Path(__file__).resolve().parents[3]
+    assert building.version("torch", "2.6.0+cu124") == f"{found.split('+')[0]}+torch2.6.0.cu124"
+    assert f"VERSION {found.split('+')[0]}" in (root / "CMakeLists.txt").read_text()
+
+
+def packaging():
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages"))
     import building
 
+    return building
+
+
+def test_a_build_begins_again_for_another_header_or_framework(tmp_path):
+    building = packaging()
     csrc = Path(__file__).resolve().parents[1] / "csrc"
     first = building.depends(csrc, tmp_path, "tensorflow 1")
+    root = csrc.parents[2]
+    headers = [*(root / "include").rglob("*.hpp"), *(root / "include").rglob("*.inl"), *csrc.glob("*.hpp"), *csrc.parents[1].glob("packages/*.hpp")]
+    assert {str(header) for header in headers} <= set(first)
     assert any(h.endswith("embedding/lookup/lookup.hpp") for h in first) and any(h.endswith("csrc/call.hpp") for h in first)
     stamp = Path(first[0])
     old = stamp.stat().st_mtime_ns
@@ -81,3 +103,78 @@ def test_a_build_begins_again_for_another_header_or_framework(tmp_path):
     os.utime(stamp, ns=(0, 0))
     building.depends(csrc, tmp_path, "tensorflow 2")
     assert stamp.stat().st_mtime_ns > 0 and stamp.read_text() == "tensorflow 2"
+
+
+STEPS = """
+import os, sys
+import numpy as np, tensorflow as tf, deeprec_tf
+
+rng = np.random.default_rng(0)
+table = tf.Variable(tf.random.normal([2000, 32]))
+items = deeprec_tf.GrowingTable(16, deeprec_tf.Adagrad(0.1))
+a, b = tf.random.normal([256, 64]), tf.random.normal([256, 64])
+
+@tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int64)])
+def step(ids):
+    with tf.GradientTape() as tape:
+        pooled = deeprec_tf.safe_embedding_lookup_sparse(table, ids)
+        grown = deeprec_tf.growing_lookup(items, ids, training=True)
+        loss = tf.reduce_sum(tf.square(pooled)) + tf.reduce_sum(tf.square(grown - 1.0))
+    of_table, of_items = tape.gradient(loss, [table, items.anchor])
+    table.scatter_sub(tf.IndexedSlices(0.001 * of_table.values, of_table.indices))
+    items.apply_gradients(of_items)
+    return tf.reduce_sum(deeprec_tf.row_select(a[:, 0] > 0, a, b)) + loss
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+def run(steps):
+    for _ in range(steps):
+        lengths = rng.integers(0, 6, rng.integers(1, 200))
+        ids = tf.RaggedTensor.from_row_lengths(tf.constant(rng.integers(0, 2000, int(lengths.sum()))), lengths)
+        step(ids)
+
+steps = int(sys.argv[1])
+run(max(300, steps // 4))
+before = resident()
+run(steps)
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_memory_does_not_grow():
+    """Steps of training after as many as warm the allocators up; DEEPREC_LONG_STEPS=10000 by hand."""
+    steps = int(os.environ.get("DEEPREC_LONG_STEPS", "600"))
+    ran = subprocess.run([sys.executable, "-c", STEPS, str(steps)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    # A row of 32 floats that each step leaves would be 77 KB; a batch, 30 MB; a tensor of the table, 150 MB.
+    assert int(ran.stdout.split()[-1]) < 24 << 20
+
+
+FORKED = """
+import os, sys
+import numpy as np, tensorflow as tf, deeprec_tf
+
+table = tf.constant(np.arange(80.0, dtype=np.float32).reshape(20, 4))
+ids = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
+used = sys.argv[1] == "used"
+if used:
+    deeprec_tf.safe_embedding_lookup_sparse(table, ids)
+child = os.fork()
+if child == 0:
+    try:
+        deeprec_tf.safe_embedding_lookup_sparse(table, ids)
+    except tf.errors.FailedPreconditionError as problem:
+        print(problem.message, flush=True)
+        os._exit(3)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_that_was_forked_after_an_op_is_refused_by_name():
+    """TensorFlow's threads are not in it: an op that waits for them would hang."""
+    ran = subprocess.run([sys.executable, "-c", FORKED, "used"], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 3, ran.stderr
+    assert "a process that was forked after TensorFlow was used has none of its threads" in ran.stdout and "spawn" in ran.stdout

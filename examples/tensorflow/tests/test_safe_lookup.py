@@ -134,19 +134,13 @@ def test_bad_inputs():
         lookup([table, tf.ones([10, 3])], ids)
     with pytest.raises((bad, ValueError), match="2 dimensions|rank"):
         lookup(tf.ones([10]), ids)
-    with pytest.raises(TypeError, match=r"sparse_ids must be a SparseTensor .is a RaggedTensor.: sparse_ids.to_sparse"):
-        lookup(table, tf.ragged.constant([[1, 2], [3]], dtype=tf.int64))
-    with pytest.raises(TypeError, match=r"sparse_weights must be a SparseTensor .is a RaggedTensor"):
-        lookup(table, ids, tf.ragged.constant([[1.0], [2.0]]))
-    with pytest.raises(TypeError, match="sparse_ids must be a SparseTensor .is a EagerTensor"):
+    with pytest.raises(TypeError, match="sparse_ids must be a SparseTensor or a RaggedTensor .is a EagerTensor"):
         lookup(table, tf.constant([[1, 2]]))
-    with pytest.raises(TypeError, match="float32 .is of bfloat16.; of a layer under mixed_bfloat16"):
-        lookup(tf.ones([10, 4], tf.bfloat16), ids)
-    with pytest.raises(TypeError, match="float32 .is of float64"):
+    with pytest.raises(TypeError, match="a table must be of float32, float16 or bfloat16 .is of float64"):
         lookup(tf.ones([10, 4], tf.float64), ids)
     with pytest.raises(ValueError, match="combiner must be sum, mean or sqrtn .is max"):
         lookup(table, ids, combiner="max")
-    with pytest.raises(ValueError, match="default_id must not be negative"):
+    with pytest.raises(ValueError, match="default_id must be None or an integer from 0 on .is -1"):
         lookup(table, ids, default_id=-1)
     with pytest.raises(ValueError, match="max_norm must be above 0"):
         lookup(table, ids, max_norm=0.0)
