@@ -30,7 +30,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-/// How a table grows, as embedding_collection.py gives it: nothing for a dense table, or {capacity (0: none),
+/// How a table grows, as configs.py gives it: nothing for a dense table, or {capacity (0: none),
 /// when_full, filter, occurrences, keys, seed} and {share, the default row}.
 std::optional<growth> growth_of(const std::string& name, const std::vector<std::int64_t>& whole,
                                 const std::vector<double>& real) {

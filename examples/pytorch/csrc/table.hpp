@@ -1,4 +1,4 @@
-// A table of an EmbeddingCollection: its configuration, and what dense tables and those that grow share.
+// A table of an EmbeddingBagCollection: its configuration, and what dense tables and those that grow share.
 #pragma once
 
 #include <ATen/ATen.h>

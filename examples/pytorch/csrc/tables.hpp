@@ -1,5 +1,5 @@
-// The tables of an EmbeddingCollection: rows that the library keeps on huge pages, each with its optimizer's
-// state, and the group of features that are looked up in them.
+// The tables of an EmbeddingBagCollection: rows that the library keeps on huge pages, each with its
+// optimizer's state, and the group of features that are looked up in them.
 //
 //   tables_of<Optimizer, Rounding>    a feature_group over tables of any formats; one source file for each
 //                                     optimizer, and one for each with weight decay and rounding at random
@@ -148,8 +148,8 @@ class dense_of final : public dense {
   deeprec::dense_table<Format> rows_;
 };
 
-/// All tables of a collection, and their verbs. Lookups may run at once; update, step, assign and load exclude
-/// them, and so does regroup.
+/// All tables of a collection, and their verbs. Lookups may run at once; update, step, assign and load
+/// exclude them, and so does regroup.
 class tables {
  public:
   virtual ~tables() = default;

@@ -133,6 +133,8 @@ class EmbeddingBagCollection(nn.Module):
         self.fused = fused
         self.stochastic_rounding = stochastic_rounding
         self._check_options()
+        # Which of the two forms of the rule steps the rows.
+        self._decays = optimizer is not None and (stochastic_rounding or optimizer.weight_decay > 0)
         hook = torch.zeros(1, dtype=torch.float32, device="cpu")
         self._hook = nn.Parameter(hook, optimizer is not None) if fused else hook
         self._frozen: tuple[int, ...] = ()  # with fused=False, numbers of tables; while the module is copied
@@ -198,11 +200,6 @@ class EmbeddingBagCollection(nn.Module):
         if not self.fused:
             self.embedding_bags = self._row_parameters()
         self._set_options()
-
-    @property
-    def _decays(self) -> bool:
-        """Which of the two forms of the rule steps the rows."""
-        return self.optimizer is not None and (self.stochastic_rounding or self.optimizer.weight_decay > 0)
 
     def _row_dtype(self, number: int) -> torch.dtype:
         return FORMATS[self.tables[number].format]

@@ -2,7 +2,7 @@
 //
 //   serve OPS.so PROGRAM.pt2|PROGRAM.pt VALUES OFFSETS       serve _ops.so tables.pt2 3,1,4 0,2,3
 //
-// PROGRAM.pt2 is what AOTInductor made, PROGRAM.pt what torch.jit.save did. Prints the pooled rows, one for each bag.
+// PROGRAM.pt2 is of AOTInductor, PROGRAM.pt of TorchScript. Prints the pooled rows of each bag.
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/script.h>
@@ -33,8 +33,9 @@ int main(int argc, char** argv) try {
   } else {
     out = torch::jit::load(program).forward({batch[0], batch[1]}).toTensor();
   }
-  for (int64_t bag = 0; bag < out.size(0); ++bag) {
-    for (int64_t d = 0; d < out.size(1); ++d) std::printf("%s%.9g", d > 0 ? " " : "", out[bag][d].item<double>());
+  const auto rows = out.accessor<float, 2>();
+  for (int64_t bag = 0; bag < rows.size(0); ++bag) {
+    for (int64_t d = 0; d < rows.size(1); ++d) std::printf("%s%.9g", d > 0 ? " " : "", double{rows[bag][d]});
     std::printf("\n");
   }
   return 0;

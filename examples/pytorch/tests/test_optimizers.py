@@ -292,6 +292,8 @@ def test_weight_decay(rule, fused):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     handles[0].param_groups[0]["weight_decay"] = 0.0
     assert ours.optimizer.weight_decay == 0
+    handles[0].param_groups[0]["weight_decay"] = 0.1
+    assert copy.deepcopy(ours).optimizer.weight_decay == 0.1
 
 
 @pytest.mark.parametrize("rule", [type(rule) for rule in RULES])
