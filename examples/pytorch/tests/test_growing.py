@@ -462,7 +462,7 @@ def test_files_that_do_not_fit(tmp_path):
         assert other.tables[0].num_embeddings == 3 or other.size(other.tables[0].name) == 0
     narrow = [grown(dim=1)]  # a float of state, of either optimizer
     made(*narrow, optimizer=OPTIMIZERS["adagrad"]).save(tmp_path / "narrow.drt")
-    with pytest.raises(NotImplementedError, match="adagrad"):
+    with pytest.raises(ValueError, match="must have state of rowwise_adagrad .has that of adagrad"):
         made(*narrow, optimizer=OPTIMIZERS["rowwise_adagrad"]).load(tmp_path / "narrow.drt")
     broken = tmp_path / "broken.drt"
     broken.write_bytes(path.read_bytes()[:-100])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from idioms import BOUND, IDIOMS, Run
+from idioms import IDIOMS, Run
 
 BACKENDS = ["eager", "aot_eager", "inductor"]
 KINDS = ["fused", "apart"]
@@ -18,7 +18,7 @@ def wanted(number: int, rule: str) -> list[float] | None:
     """Losses of layers of PyTorch, without a compiler; None where this PyTorch refuses the loop."""
     one = IDIOMS[number]
     try:
-        return [float(loss) for loss in one.loop(Run(one.reference, rule, weight_decay=one.weight_decay))]
+        return [float(loss.detach()) for loss in one.loop(Run(one.reference, rule, weight_decay=one.weight_decay))]
     except NotImplementedError as refused:
         print(f"{one.what}: PyTorch {torch.__version__} refuses it: {refused}")
         return None
@@ -33,10 +33,12 @@ def outcome(number: int, kind: str, backend: str) -> str:
         try:
             losses = one.loop(Run(kind, rule, None if backend == "eager" else backend, one.weight_decay))
         except RuntimeError as refused:
-            assert "fused=False" in str(refused) or "add the losses" in str(refused), refused
+            # aot_eager copies what backward passes write, and PyTorch itself refuses a graph that saved it before.
+            by_pytorch = backend == "aot_eager" and "modified by an inplace operation" in str(refused)
+            assert by_pytorch or "fused=False" in str(refused) or "add the losses" in str(refused), refused
             found.add("refused")
         else:
-            torch.testing.assert_close([float(loss) for loss in losses], wanted(number, rule), rtol=BOUND, atol=0)
+            torch.testing.assert_close([float(loss.detach()) for loss in losses], wanted(number, rule), rtol=one.bound, atol=0)
             found.add(SAME)
     assert len(found) == 1, found
     return found.pop()

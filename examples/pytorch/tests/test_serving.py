@@ -60,7 +60,7 @@ def test_a_script_and_an_exported_program(format, tmp_path):
     saved.seek(0)
     script = torch.jit.load(saved)
     many, bags = torch.export.Dim("many", min=2), torch.export.Dim("bags", min=1)
-    shapes = {"values": {0: many}, "offsets": {0: 3 * bags + 1}, "weights": None}
+    shapes = {"values": {0: many}, "offsets": {0: 3 * bags + 1}}
     torch.export.save(torch.export.export(served, (values, offsets), dynamic_shapes=shapes), tmp_path / "tables.pt2")
     exported = torch.export.load(tmp_path / "tables.pt2").module()
     for seed in range(1, 4):
@@ -132,7 +132,7 @@ def test_a_program_in_cpp(runner, kind, format, tmp_path):
         torch.jit.script(served).save(path)
     else:
         bags = torch.export.Dim("bags", min=1)
-        shapes = {"values": {0: torch.export.Dim("many", min=2)}, "offsets": {0: 3 * bags + 1}, "weights": None}
+        shapes = {"values": {0: torch.export.Dim("many", min=2)}, "offsets": {0: 3 * bags + 1}}
         program = torch.export.export(served, (values, offsets), dynamic_shapes=shapes)
         torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     text = [",".join(map(str, part.tolist())) for part in (values, offsets)]
