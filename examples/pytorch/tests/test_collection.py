@@ -594,7 +594,9 @@ def test_t03_several_processes_are_refused(monkeypatch):
 
 
 def send(collection, batch, queue):
+    rows = deeprec_torch.TableOptimizer(collection)
     collection(batch).sum().backward()
+    rows.step()
     queue.put((type(collection).__name__, collection.weight("u").tolist(), collection.learning_rate))
 
 
@@ -610,10 +612,11 @@ class Doubled(EmbeddingBagCollection):
         return self.scale * super().forward(features)
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_t04_a_collection_is_sent_to_another_process(method):
+def test_t04_a_collection_is_sent_to_another_process(method, fused):
     context = torch.multiprocessing.get_context(method)
-    ours = Doubled([TableConfig("u", 50, 8)], deeprec_torch.Adagrad(0.1), seed=SEED)
+    ours = Doubled([TableConfig("u", 50, 8)], deeprec_torch.Adagrad(0.1), seed=SEED, fused=fused)
     ours.learning_rate = 0.05
     batch = KeyedJaggedTensor.one_hot(["u"], torch.arange(16).view(1, -1))
     threads = torch.get_num_threads()
@@ -626,7 +629,9 @@ def test_t04_a_collection_is_sent_to_another_process(method):
         process.join(60)
     finally:
         torch.set_num_threads(threads)
+    step = deeprec_torch.TableOptimizer(ours)
     ours(batch).sum().backward()
+    step.step()
     assert name == "Doubled" and rate == 0.05 and torch.equal(torch.tensor(rows), ours.weight("u"))
 
 

@@ -84,6 +84,26 @@ def test_a_step_takes_dense_and_accumulated_gradients():
         torch.testing.assert_close(one.weight(name), twice.weight(name))
 
 
+def test_a_gradient_of_other_ops_is_merged():
+    ours = made(SGD(1.0), fused=False)
+    rows, before, weight = TableOptimizer(ours), ours.weight("u").clone(), ours.embedding_bags.u.weight
+    nn.functional.embedding(torch.tensor([4, 1, 4]), weight, sparse=True).sum().backward()
+    assert weight.grad.is_coalesced() and weight.grad.indices().tolist() == [[1, 4]] and weight.grad.values()[:, 0].tolist() == [1, 2]
+    rows.step()
+    torch.testing.assert_close(ours.weight("u")[[0, 1, 4]], before[[0, 1, 4]] - torch.tensor([[0.0], [1.0], [2.0]]))
+
+
+def test_rows_that_a_gradient_reads_must_not_change_before():
+    ours = made(SGD(1.0), fused=False)
+    rows, batch = TableOptimizer(ours), batch_of(3, weighted=True)
+    weights = batch.weights_or_none().requires_grad_()
+    pending = ours(KeyedJaggedTensor(batch.keys(), batch.values(), batch.offsets(), weights)).sum()
+    ours(batch_of(4)).sum().backward()
+    rows.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        pending.backward()
+
+
 def test_nothing_is_stepped_without_gradients():
     ours = made(Adam(0.1), fused=False)
     before, rows = rows_of(ours), TableOptimizer(ours)
