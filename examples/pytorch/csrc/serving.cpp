@@ -1,5 +1,5 @@
-// Lookups in tables that are given as tensors, which is what a program that was exported calls: it has the rows
-// as its own constants, and needs this library for the op alone.
+// Lookups in tables that are given as tensors: what a program that was exported calls. It has the rows as its
+// own constants, and needs this library for the op alone.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
