@@ -1,4 +1,4 @@
-"""One of two processes of torch_suite.py: a ShardedEmbeddingCollection beside TorchRec's tables, on the same batches and
+"""One of two processes of torch_suite.py: a ShardedEmbeddingBagCollection beside TorchRec's tables, on the same batches and
 one gloo group. RANK STORE BENCHMARK RESULT PLACEMENT.
 """
 
@@ -27,7 +27,7 @@ def our_tables(placement, group):
 
     tables = [deeprec_torch.TableConfig(name, ROWS, WIDTH) for name in NAMES]
     whole = {name: rank_of(number) for number, name in enumerate(NAMES)}
-    made = deeprec_torch.ShardedEmbeddingCollection(
+    made = deeprec_torch.ShardedEmbeddingBagCollection(
         tables, deeprec_torch.SGD(RATE), SEED, placements=whole if placement == "whole" else None, group=group
     )
     return made, lambda ids: deeprec_torch.KeyedJaggedTensor.one_hot(NAMES, ids)
@@ -95,7 +95,7 @@ def set_equal(theirs):
 
     states = {name.split(".")[-2]: value for name, value in theirs.state_dict().items()}
     for number, name in enumerate(NAMES):
-        whole = deeprec_torch.EmbeddingCollection([deeprec_torch.TableConfig(name, ROWS, WIDTH)], seed=SEED + number).weight(name)
+        whole = deeprec_torch.EmbeddingBagCollection([deeprec_torch.TableConfig(name, ROWS, WIDTH)], seed=SEED + number).weight(name)
         for shard in states[name].local_shards():
             (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
             shard.tensor.copy_(whole[row : row + rows, column : column + columns])

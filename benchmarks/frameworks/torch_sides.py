@@ -16,7 +16,7 @@ from torch_models import FusedTables, ManyTables, RowwiseAdagrad, Trainer, fbgem
 
 try:
     import deeprec_torch
-    from deeprec_torch import EmbeddingBag, EmbeddingCollection, KeyedJaggedTensor, TableConfig
+    from deeprec_torch import EmbeddingBag, EmbeddingBagCollection, KeyedJaggedTensor, TableConfig
 
     deeprec_problem = ""
 except (ImportError, OSError) as problem:  # OSError: built for another PyTorch
@@ -66,7 +66,7 @@ class Batch:
 
 
 class CollectionTables(FusedTables):
-    """The form `ours` of torch_models: an EmbeddingCollection, whose backward pass steps the rows."""
+    """The form `ours` of torch_models: an EmbeddingBagCollection, whose backward pass steps the rows."""
 
     def __init__(self, weights, first_row, sizes):
         nn.Module.__init__(self)
@@ -90,7 +90,7 @@ torch_models.FORMS["ours"] = (CollectionTables, CollectionTables)
 
 def collection_of(weights, optimizer=None):
     names = names_of(len(weights))
-    made = EmbeddingCollection([TableConfig(name, *table.shape) for name, table in zip(names, weights)], optimizer)
+    made = EmbeddingBagCollection([TableConfig(name, *table.shape) for name, table in zip(names, weights)], optimizer)
     for name, table in zip(names, weights):
         made.assign(name, table)
     return made

@@ -4,8 +4,13 @@
 //   embedding_bag_dense_gradient        update of zeroed rows by sgd with rate -1: row -= -1 * gradient
 //   embedding_bag_row_gradients         row_gradients: the rows that a batch used, each once
 //   embedding_bag_sample_gradients      weight_gradients
+//
+// Derivatives of these derivatives, tangents and the transforms of torch.func are those of the same function in
+// PyTorch's own ops: from_own_ops.
 #include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/safe_numerics.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -13,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -138,6 +144,11 @@ index_t ids_in_bags(const bags_of& bags) {
   return end;
 }
 
+/// (R,1): how often bags have each row, at least 1.
+Tensor uses_of(const Tensor& ids, const bags_of& bags, std::int64_t rows) {
+  return at::bincount(ids.flatten().slice(0, 0, ids_in_bags(bags)), {}, rows).clamp_min_(1).unsqueeze(1);
+}
+
 /// The gradient of `rows` rows, divided by the number of times that the batch has each where it is to be. Of
 /// `weight` mode max reads the values.
 Tensor dense_gradient(const Tensor& gradient, const OptionalTensor& weight, std::int64_t rows,
@@ -167,10 +178,7 @@ Tensor dense_gradient(const Tensor& gradient, const OptionalTensor& weight, std:
       });
     });
   });
-  if (by_frequency) {
-    const Tensor uses = at::bincount(ids.flatten().slice(0, 0, ids_in_bags(bags)), {}, rows).clamp_min_(1);
-    out.div_(uses.unsqueeze(1));
-  }
+  if (by_frequency) out.div_(uses_of(ids, bags, rows));
   return out.to(gradient.scalar_type());
 }
 
@@ -269,6 +277,75 @@ Tensor sample_gradients_shape(const Tensor& gradient, const Tensor& weight, cons
   return at::empty_symint(ids.sym_sizes(), sample_weights.options());
 }
 
+// --- The same in PyTorch's own ops, which have derivatives of any order ----------------------------
+
+/// For each bag and column the place of the first of the greatest values, or of the first NaN; `rows.size(0)`
+/// for a bag without ids.
+Tensor places_of_max(const Tensor& rows, const Tensor& bag_of, std::int64_t bags) {
+  const Tensor values = rows.detach();
+  const Tensor most =
+      at::full({bags, rows.size(1)}, -std::numeric_limits<double>::infinity(), values.options())
+          .index_reduce(0, bag_of, values, "amax");
+  const Tensor found = values.eq(most.index_select(0, bag_of)).logical_or(values.isnan());
+  const Tensor places = at::arange(rows.size(0), bag_of.options()).unsqueeze(1);
+  const Tensor none = at::full({}, rows.size(0), bag_of.options());
+  return at::full({bags, rows.size(1)}, rows.size(0), bag_of.options())
+      .index_reduce(0, bag_of, at::where(found, places, none), "amin");
+}
+
+Tensor from_own_ops(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
+                    const OptionalTensor& sample_weights, std::int64_t mode, std::int64_t padding,
+                    bool includes_last) {
+  check_dimensions(weight, "weight", 2);
+  visit_element(weight.scalar_type(), "weight", [](auto) {});
+  check_bags(ids, offsets, sample_weights, includes_last);
+  Tensor list = ids.reshape({-1}).to(at::kLong), bag_of;
+  if (ids.dim() == 2) {
+    bag_of = at::arange(ids.size(0), list.options()).repeat_interleave(ids.size(1));
+  } else {
+    Tensor ends = offsets->to(at::kLong);
+    if (ends.size(0) > 0) {
+      const auto first = ends[0].item<std::int64_t>();
+      TORCH_CHECK_VALUE(first == 0, "deeprec: offsets[0] must be 0 (is ", first, ")");
+    }
+    if (!includes_last) ends = at::cat({ends, at::full({1}, list.size(0), list.options())});
+    bag_of = at::arange(ends.size(0) - 1, list.options()).repeat_interleave(ends.diff());
+    list = list.narrow(0, 0, bag_of.size(0));
+  }
+  const std::int64_t bags = ids.dim() == 2 ? ids.size(0) : offsets->size(0) - (includes_last ? 1 : 0);
+  Tensor factors;
+  if (sample_weights) factors = sample_weights->reshape({-1}).narrow(0, 0, bag_of.size(0)).to(at::kFloat);
+  if (padding >= 0) {
+    const Tensor kept = list.ne(padding).nonzero().squeeze(1);
+    list = list.index_select(0, kept);
+    bag_of = bag_of.index_select(0, kept);
+    if (sample_weights) factors = factors.index_select(0, kept);
+  }
+  Tensor rows = weight.index_select(0, list).to(at::kFloat);
+  if (mode == mode_max) {
+    const Tensor places = places_of_max(rows, bag_of, bags);
+    const Tensor read = at::cat({rows, at::zeros({1, rows.size(1)}, rows.options())}).gather(0, places);
+    return read.to(weight.scalar_type());
+  }
+  if (sample_weights) rows = rows * factors.unsqueeze(1);
+  Tensor out = at::zeros({bags, weight.size(1)}, rows.options()).index_add(0, bag_of, rows);
+  if (mode == mode_mean) {
+    const Tensor ones = at::ones({bag_of.size(0)}, at::TensorOptions(at::kFloat));
+    const Tensor counts = at::zeros({bags}, ones.options()).index_add(0, bag_of, ones).clamp_min(1);
+    out = out / counts.unsqueeze(1);
+  }
+  return out.to(weight.scalar_type());
+}
+
+/// What torch.vmap calls.
+Tensor refuse_vmap(const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&, std::int64_t,
+                   std::int64_t, bool, bool, bool) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false,
+      "embedding_bag: torch.vmap must be given no embedding_bag, which takes all bags "
+      "in one call: put the batch's dimension into the bags");
+}
+
 // --- Autograd ------------------------------------------------------------------------------------
 
 Tensor call_forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
@@ -316,8 +393,31 @@ struct bag_function : torch::autograd::Function<bag_function> {
     const std::int64_t flags = ctx->saved_data["flags"].toInt();
     const bool sparse = (flags & 1) != 0, by_frequency = (flags & 2) != 0, includes_last = (flags & 4) != 0;
 
+    const bool wants_weight = ctx->needs_input_grad(0);
+    // An input that is absent has no number.
+    const bool wants_samples = sample_weights && ctx->needs_input_grad(offsets ? 3 : 2);
+
     Tensor of_weight, of_samples;
-    if (ctx->needs_input_grad(0)) {
+    if (at::GradMode::is_enabled() && !sparse) {  // create_graph=True
+      // Where the rows are not read, the gradient is the same for any of them.
+      const Tensor table = weight
+                               ? *weight
+                               : at::zeros({rows_of_table.expect_int(), gradient.size(1)}, gradient.options())
+                                     .requires_grad_(true);
+      torch::autograd::variable_list of;
+      if (wants_weight) of.push_back(table);
+      if (wants_samples) of.push_back(*sample_weights);
+      const Tensor out = from_own_ops(table, ids, offsets, sample_weights, mode, padding, includes_last);
+      auto made = torch::autograd::grad({out}, of, {gradient}, true, true, true);
+      if (wants_samples) of_samples = made.back();
+      if (wants_weight)
+        of_weight =
+            by_frequency
+                ? made[0] / uses_of(ids, bags_of(ids, offsets, sample_weights, includes_last), table.size(0))
+                : made[0];
+      return {of_weight, Tensor(), Tensor(), of_samples, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+    }
+    if (wants_weight) {
       if (sparse) {
         static const auto called = op<row_gradients_type>("deeprec::embedding_bag_row_gradients");
         const auto [rows, values] =
@@ -331,8 +431,7 @@ struct bag_function : torch::autograd::Function<bag_function> {
                                 by_frequency, includes_last);
       }
     }
-    // An input that is absent has no number.
-    if (sample_weights && ctx->needs_input_grad(offsets ? 3 : 2)) {
+    if (wants_samples) {
       static const auto called = op<decltype(sample_gradients)>("deeprec::embedding_bag_sample_gradients");
       of_samples =
           called.call(gradient, *weight, ids, offsets, *sample_weights, mode, padding, includes_last);
@@ -378,10 +477,19 @@ class keeps_the_mark final : public torch::autograd::FunctionPostHook {
 Tensor differentiable_forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
                               const OptionalTensor& sample_weights, std::int64_t mode, std::int64_t padding,
                               bool sparse, bool by_frequency, bool includes_last) {
-  refuse_tangent(weight, "weight");
-  if (sample_weights) refuse_tangent(*sample_weights, "per_sample_weights");
+  const bool has_tangent =
+      weight._fw_grad(0).defined() || (sample_weights && sample_weights->_fw_grad(0).defined());
+  const bool transformed =
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerBackMode);
   const bool wanted = at::GradMode::is_enabled() &&
                       (weight.requires_grad() || (sample_weights && sample_weights->requires_grad()));
+  if (has_tangent || transformed) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !wanted || (!sparse && !by_frequency),
+        "embedding_bag: gradients under torch.func and beside tangents must be without "
+        "sparse and scale_grad_by_freq");
+    return from_own_ops(weight, ids, offsets, sample_weights, mode, padding, includes_last);
+  }
   if (!wanted) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return call_forward(weight, ids, offsets, sample_weights, mode, padding, sparse, by_frequency,
@@ -424,9 +532,10 @@ TORCH_LIBRARY_IMPL(deeprec, Meta, m) {
   m.impl("embedding_bag_dense_gradient", dense_gradient_shape);
   m.impl("embedding_bag_sample_gradients", sample_gradients_shape);
 }
+TORCH_LIBRARY_IMPL(deeprec, FuncTorchBatched, m) { m.impl("embedding_bag", refuse_vmap); }
 TORCH_LIBRARY_IMPL(deeprec, Autograd, m) {
   m.impl("embedding_bag", differentiable_forward);
-  // A second derivative is an exception, not 0.
+  // A second derivative through these kernels (sparse gradients have them alone) is an exception, not 0.
   for (const char* name :
        {"embedding_bag_dense_gradient", "embedding_bag_row_gradients", "embedding_bag_sample_gradients"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());

@@ -6,9 +6,12 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,7 +30,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-/// How a table grows, as embedding_collection.py gives it: nothing for a dense table, or {capacity (0: none),
+/// How a table grows, as configs.py gives it: nothing for a dense table, or {capacity (0: none),
 /// when_full, filter, occurrences, keys, seed} and {share, the default row}.
 std::optional<growth> growth_of(const std::string& name, const std::vector<std::int64_t>& whole,
                                 const std::vector<double>& real) {
@@ -52,7 +55,8 @@ struct embedding_tables : torch::CustomClassHolder {
                    const std::vector<std::string>& formats,
                    const std::vector<std::vector<std::int64_t>>& poolings,
                    const std::vector<std::vector<std::int64_t>>& growth_integers,
-                   const std::vector<std::vector<double>>& growth_floats) {
+                   const std::vector<std::vector<double>>& growth_floats, bool decayed)
+      : rule(optimizer) {
     std::vector<table_config> configs;
     for (std::size_t t = 0; t < names.size(); ++t) {
       auto grows = growth_of(names[t], growth_integers[t], growth_floats[t]);
@@ -60,7 +64,9 @@ struct embedding_tables : torch::CustomClassHolder {
                         " must have rows and columns (has ", rows[t], ", ", widths[t], ")");
       configs.push_back({names[t], rows[t], widths[t], formats[t], poolings[t], std::move(grows)});
     }
-    all = raising([&] { return make(optimizer, std::move(configs)); });
+    all = raising([&] {
+      return decayed ? make_decayed(optimizer, std::move(configs)) : make(optimizer, std::move(configs));
+    });
     number = live_tables::shared().add(all);
   }
   ~embedding_tables() override { live_tables::shared().remove(number); }
@@ -72,6 +78,20 @@ struct embedding_tables : torch::CustomClassHolder {
     if (optimizer == "rowwise_adagrad") return make_rowwise_adagrad_tables(std::move(configs), options);
     if (optimizer == "adagrad") return make_adagrad_tables(std::move(configs), options);
     if (optimizer == "adam") return make_adam_tables(std::move(configs), options);
+    refuse(optimizer);
+  }
+  /// With weight decay, and rows of 16 bits rounded at random.
+  static std::shared_ptr<tables> make_decayed(const std::string& optimizer,
+                                              std::vector<table_config> configs) {
+    const step_options options;
+    if (optimizer == "sgd") return make_decayed_sgd_tables(std::move(configs), options);
+    if (optimizer == "rowwise_adagrad")
+      return make_decayed_rowwise_adagrad_tables(std::move(configs), options);
+    if (optimizer == "adagrad") return make_decayed_adagrad_tables(std::move(configs), options);
+    if (optimizer == "adam") return make_decayed_adam_tables(std::move(configs), options);
+    refuse(optimizer);
+  }
+  [[noreturn]] static void refuse(const std::string& optimizer) {
     TORCH_CHECK_VALUE(false, "deeprec: the optimizer must be sgd, rowwise_adagrad, adagrad or adam (is ",
                       optimizer, ")");
   }
@@ -124,6 +144,7 @@ struct embedding_tables : torch::CustomClassHolder {
     const std::vector<deeprec::const_named_table> read_only(writable.begin(), writable.end());
     deeprec::training_state at{.step = static_cast<std::uint64_t>(all->options.step),
                                .numbers = {{rate_in_files, all->options.learning_rate}}};
+    if (const index_t here = number_of(rule); here >= 0) at.numbers.push_back({rule_in_files, here});
     for (const auto& [grows, file] : files)
       at.numbers.push_back(
           {growing_file::seed_name(grows->config().name), static_cast<index_t>(grows->seed())});
@@ -131,6 +152,7 @@ struct embedding_tables : torch::CustomClassHolder {
     raise_on_fault(saved);
   }
   void load(const std::string& path) {
+    check_rule_of(path);
     const growing_files files = files_to_load(path);
     const auto into = parts(files);
     const auto loaded = deeprec::load_tables(path, into);
@@ -139,6 +161,20 @@ struct embedding_tables : torch::CustomClassHolder {
     if (!files.empty()) all->regroup();
     all->options.step = static_cast<std::int64_t>(loaded.value().step);
     all->options.learning_rate = loaded.value().real(rate_in_files).value_or(all->options.learning_rate);
+  }
+  /// State is that of one optimizer, also where another one has as much.
+  void check_rule_of(const std::string& path) const {
+    const auto info = deeprec::describe_file(path);
+    raise_on_fault(info);
+    const auto given = info.value().state.whole(rule_in_files).value_or(-1);
+    const index_t here = number_of(rule);
+    TORCH_CHECK_VALUE(here < 0 || given < 0 || given >= static_cast<index_t>(rules.size()) || given == here,
+                      "EmbeddingBagCollection.load: the file must have state of ", rule, " (has that of ",
+                      rules[static_cast<std::size_t>(given)], "): ", path);
+  }
+  static index_t number_of(const std::string& optimizer) {
+    const auto found = std::find(rules.begin(), rules.end(), optimizer);
+    return found == rules.end() ? -1 : found - rules.begin();
   }
   /// Tables with the rows that a file has, which load_tables fills.
   growing_files files_to_load(const std::string& path) const {
@@ -182,6 +218,9 @@ struct embedding_tables : torch::CustomClassHolder {
   }
 
   static constexpr const char* rate_in_files = "learning rate";
+  static constexpr const char* rule_in_files = "optimizer";  // its place in `rules`
+  static constexpr std::array<std::string_view, 4> rules{"sgd", "rowwise_adagrad", "adagrad", "adam"};
+  std::string rule;
   std::shared_ptr<tables> all;
   std::int64_t number = 0;
 };
@@ -212,6 +251,50 @@ void update(const Tensor&, const Tensor& gradient, std::int64_t number, const Te
   check_dimensions(gradient, "gradient", 2);
   check_floats(gradient, "gradient");
   all->update(batch.view(all->features(), bags, keys, positions), with_rows(gradient.to(at::kFloat)));
+}
+
+/// Lists of ids, one for each feature, and rows for them. Holds what it had to convert.
+struct given_rows {
+  given_rows(const tables& all, at::TensorList lists) {
+    TORCH_CHECK_VALUE(static_cast<index_t>(lists.size()) == all.features(),
+                      "deeprec: ids must be given for each of ", all.features(), " features (are for ",
+                      lists.size(), ")");
+    for (const Tensor& list : lists) {
+      check_dimensions(list, "ids", 1);
+      kept.push_back(as_keys(list, "ids"));
+      ids.emplace_back(kept.back().const_data_ptr<std::int64_t>(), static_cast<std::size_t>(list.numel()));
+    }
+  }
+  std::vector<Tensor> kept;
+  std::vector<std::span<const std::int64_t>> ids;
+};
+
+std::vector<Tensor> lookup_each(const Tensor&, std::int64_t number, at::TensorList lists, bool inserts) {
+  const auto all = live_tables::shared().at(number);
+  const given_rows given(*all, lists);
+  std::vector<Tensor> outs;
+  listed_rows<float> each{given.ids, {}};
+  for (const index_t width : all->widths()) {
+    outs.push_back(at::empty({lists[outs.size()].numel(), width}, at::TensorOptions(at::kFloat)));
+    each.rows.push_back(matrix<float>(outs.back()));
+  }
+  all->lookup_each(each, inserts);
+  return outs;
+}
+void step(const Tensor&, std::int64_t number, at::TensorList lists, at::TensorList gradients) {
+  const auto all = live_tables::shared().at(number);
+  given_rows given(*all, lists);
+  TORCH_CHECK_VALUE(gradients.size() == lists.size(), "deeprec: gradients must be as many as lists of ids (",
+                    gradients.size(), " for ", lists.size(), ")");
+  listed_rows<const float> each{given.ids, {}};
+  for (const Tensor& gradient : gradients) {
+    check_on_host(gradient, "gradients");
+    check_dimensions(gradient, "gradients", 2);
+    check_floats(gradient, "gradients");
+    given.kept.push_back(with_rows(gradient.to(at::kFloat)));
+    each.rows.push_back(matrix<const float>(given.kept.back()));
+  }
+  all->step(each);
 }
 
 // --- Meta: shapes only ---------------------------------------------------------------------------
@@ -305,28 +388,33 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
   m.def(
       "tables_update(Tensor(a!) rows, Tensor gradient, int number, Tensor values, Tensor offsets, "
       "Tensor? weights, SymInt bags, int keys, int[] positions) -> ()");
+  // Each id by itself: a list for each feature.
+  m.def("tables_lookup_each(Tensor(a!) rows, int number, Tensor[] ids, bool inserts) -> Tensor[]");
+  m.def("tables_step(Tensor(a!) rows, int number, Tensor[] ids, Tensor[] gradients) -> ()");
 
   using holder = c10::intrusive_ptr<embedding_tables>;
   m.class_<embedding_tables>("EmbeddingTables")
       .def(torch::init<const std::string&, const std::vector<std::string>&, const std::vector<std::int64_t>&,
                        const std::vector<std::int64_t>&, const std::vector<std::string>&,
                        const std::vector<std::vector<std::int64_t>>&,
-                       const std::vector<std::vector<std::int64_t>>&,
-                       const std::vector<std::vector<double>>&>())
+                       const std::vector<std::vector<std::int64_t>>&, const std::vector<std::vector<double>>&,
+                       bool>())
       // What torch.export asks an object for first.
       .def("__obj_flatten__",
            [](const holder&) -> std::string {
              TORCH_CHECK_NOT_IMPLEMENTED(false,
-                                         "EmbeddingCollection: torch.export must be given no collection, ",
+                                         "EmbeddingBagCollection: torch.export must be given no collection, ",
                                          "whose tables it can't save");
            })
       .def("number", [](const holder& self) { return self->number; })
       .def("total_width", [](const holder& self) { return self->all->total_width(); })
       .def("set_options",
            [](const holder& self, double learning_rate, double epsilon, double initial_squares, double beta1,
-              double beta2) {
+              double beta2, double weight_decay, std::int64_t rounding_seed) {
              const std::int64_t step = self->all->options.step;
-             self->all->options = {learning_rate, epsilon, initial_squares, beta1, beta2, step};
+             self->all->options = {
+                 learning_rate, epsilon, initial_squares, beta1,
+                 beta2,         step,    weight_decay,    static_cast<std::uint64_t>(rounding_seed)};
            })
       .def("learning_rate", [](const holder& self) { return self->all->options.learning_rate; })
       .def("step", [](const holder& self) { return self->all->options.step; })
@@ -371,6 +459,8 @@ TORCH_LIBRARY_IMPL(deeprec, CPU, m) {
   m.impl("tables_lookup", lookup<false>);
   m.impl("tables_lookup_or_insert", lookup<true>);
   m.impl("tables_update", update);
+  m.impl("tables_lookup_each", lookup_each);
+  m.impl("tables_step", step);
 }
 TORCH_LIBRARY_IMPL(deeprec, Meta, m) {
   m.impl("tables_lookup", lookup_shape);

@@ -1,4 +1,4 @@
-// A table of an EmbeddingCollection that grows: rows for any 64-bit key, each with its optimizer's state.
+// A table of an EmbeddingBagCollection that grows: rows for any 64-bit key, each with its optimizer's state.
 //
 //   growing                 keys, rows and what chooses them, as tensors
 //   growing_of<Format>      a growing_table; another one replaces it when contents are loaded
@@ -137,8 +137,8 @@ class growing_of final : public growing {
     table_ = make();
   }
 
-  template <class Optimizer>
-  void add_to(deeprec::feature_group<Optimizer>& group) {
+  template <class Optimizer, class Bags, class Out, class Rounding>
+  void add_to(deeprec::feature_group<Optimizer, Bags, Out, Rounding>& group) {
     add_features(group, table_->rows());
   }
 

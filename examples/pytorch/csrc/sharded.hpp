@@ -1,5 +1,5 @@
-// The tables of a ShardedEmbeddingCollection: those of an EmbeddingCollection as the parts of this rank, and
-// the group of features whose rows lie at all ranks of a process group.
+// The tables of a ShardedEmbeddingBagCollection: those of an EmbeddingBagCollection as the parts of this
+// rank, and the group of features whose rows lie at all ranks of a process group.
 //
 //   sharded_of<Optimizer>    a sharded_group over c10d_ranks; one source file for each optimizer
 #pragma once

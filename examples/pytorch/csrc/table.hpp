@@ -1,4 +1,4 @@
-// A table of an EmbeddingCollection: its configuration, and what dense tables and those that grow share.
+// A table of an EmbeddingBagCollection: its configuration, and what dense tables and those that grow share.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -51,6 +51,8 @@ struct step_options {
   double beta1 = 0.9;
   double beta2 = 0.999;
   std::int64_t step = 1;  ///< the number of the next step
+  double weight_decay = 0;
+  std::uint64_t rounding_seed = 0;  ///< of rows of 16 bits that are rounded at random
 };
 
 /// Floats of state of a row of that width.

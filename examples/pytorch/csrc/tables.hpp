@@ -1,21 +1,27 @@
-// The tables of an EmbeddingCollection: rows that the library keeps on huge pages, each with its optimizer's
-// state, and the group of features that are looked up in them.
+// The tables of an EmbeddingBagCollection: rows that the library keeps on huge pages, each with its
+// optimizer's state, and the group of features that are looked up in them.
 //
-//   tables_of<Optimizer>    a feature_group over tables of any formats; one source file for each optimizer
-//   dense_of<Format>        rows and state, as tensors for the state dict and as parts of a table file
-//   growing_of<Format>      growing.hpp
+//   tables_of<Optimizer, Rounding>    a feature_group over tables of any formats; one source file for each
+//                                     optimizer, and one for each with weight decay and rounding at random
+//   dense_of<Format>                  rows and state, as tensors for the state dict and as parts of a file
+//   growing_of<Format>                growing.hpp
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/rounding.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
 #include <deeprec/embedding/groups/feature_group.hpp>
 #include <deeprec/embedding/groups/lookup_features.hpp>
@@ -32,6 +38,7 @@
 #include <deeprec/optim/adagrad.hpp>
 #include <deeprec/optim/adam.hpp>
 #include <deeprec/optim/sgd.hpp>
+#include <deeprec/optim/wrappers.hpp>
 
 #include "call.hpp"
 #include "growing.hpp"
@@ -42,6 +49,13 @@
 namespace deeprec_torch {
 
 using features_view = std::vector<deeprec::jagged_view<>>;
+
+/// Ids of each feature, every one a bag of its own, and their rows: looked up (N,D), or gradients of them.
+template <class T>
+struct listed_rows {
+  std::vector<std::span<const std::int64_t>> ids;
+  std::vector<deeprec::matrix_view<T>> rows;
+};
 
 /// A table of R rows, whose format is not in its type.
 class dense : public table {
@@ -134,8 +148,8 @@ class dense_of final : public dense {
   deeprec::dense_table<Format> rows_;
 };
 
-/// All tables of a collection, and their verbs. Lookups may run at once; update, assign and load exclude
-/// them, and so does regroup.
+/// All tables of a collection, and their verbs. Lookups may run at once; update, step, assign and load
+/// exclude them, and so does regroup.
 class tables {
  public:
   virtual ~tables() = default;
@@ -143,10 +157,20 @@ class tables {
   /// The same, with rows for keys that tables which grow do not hold, as far as they admit them.
   virtual void lookup_or_insert(const keyed_batch& batch, at::Tensor& out) = 0;
   virtual void update(const keyed_batch& batch, const at::Tensor& gradient) = 0;
+  /// The rows of ids, not pooled; as lookup_or_insert where `inserts`.
+  virtual void lookup_each(const listed_rows<float>& each, bool inserts) = 0;
+  /// A step with gradients of rows; an id that comes several times is stepped with their sum.
+  virtual void step(const listed_rows<const float>& each) = 0;
   /// After a table that grows was replaced by another one.
   virtual void regroup() = 0;
   [[nodiscard]] index_t features() const { return features_; }
   [[nodiscard]] index_t total_width() const { return total_width_; }
+  /// Of each feature.
+  [[nodiscard]] std::vector<index_t> widths() const {
+    std::vector<index_t> made;
+    for (const auto& one : list_) made.insert(made.end(), one->config().poolings.size(), one->config().width);
+    return made;
+  }
   [[nodiscard]] std::vector<std::unique_ptr<table>>& list() { return list_; }
 
   step_options options;
@@ -171,24 +195,41 @@ std::unique_ptr<tables> make_adagrad_tables(std::vector<table_config> configs, c
 std::unique_ptr<tables> make_adam_tables(std::vector<table_config> configs, const step_options& options);
 std::unique_ptr<tables> make_lookup_tables(std::vector<table_config> configs, const step_options& options);
 
+/// The same with options.weight_decay, and rows of 16 bits rounded at random.
+std::unique_ptr<tables> make_decayed_sgd_tables(std::vector<table_config> configs,
+                                                const step_options& options);
+std::unique_ptr<tables> make_decayed_rowwise_adagrad_tables(std::vector<table_config> configs,
+                                                            const step_options& options);
+std::unique_ptr<tables> make_decayed_adagrad_tables(std::vector<table_config> configs,
+                                                    const step_options& options);
+std::unique_ptr<tables> make_decayed_adam_tables(std::vector<table_config> configs,
+                                                 const step_options& options);
+
 /// An optimizer with these options.
 template <class Optimizer>
 Optimizer optimizer_with(const step_options& options) {
   Optimizer made;
-  made.learning_rate = static_cast<float>(options.learning_rate);
-  if constexpr (requires { made.epsilon; }) made.epsilon = static_cast<float>(options.epsilon);
-  if constexpr (requires { made.initial_squares; })
-    made.initial_squares = static_cast<float>(options.initial_squares);
-  if constexpr (requires { made.beta1; }) made.beta1 = static_cast<float>(options.beta1);
-  if constexpr (requires { made.beta2; }) made.beta2 = static_cast<float>(options.beta2);
-  if constexpr (requires { made.step; }) made.step = options.step;
-  // As torch.optim.SparseAdam.
-  if constexpr (requires { made.epsilon_at; }) made.epsilon_at = deeprec::epsilon_place::before_correction;
-  return made;
+  if constexpr (requires { made.optimizer; }) {
+    made.optimizer = optimizer_with<std::remove_cvref_t<decltype(made.optimizer)>>(options);
+    made.rate = static_cast<float>(options.weight_decay);
+    return made;
+  } else {
+    made.learning_rate = static_cast<float>(options.learning_rate);
+    if constexpr (requires { made.epsilon; }) made.epsilon = static_cast<float>(options.epsilon);
+    if constexpr (requires { made.initial_squares; })
+      made.initial_squares = static_cast<float>(options.initial_squares);
+    if constexpr (requires { made.beta1; }) made.beta1 = static_cast<float>(options.beta1);
+    if constexpr (requires { made.beta2; }) made.beta2 = static_cast<float>(options.beta2);
+    if constexpr (requires { made.step; }) made.step = options.step;
+    // As torch.optim.SparseAdam.
+    if constexpr (requires { made.epsilon_at; }) made.epsilon_at = deeprec::epsilon_place::before_correction;
+    return made;
+  }
 }
 
-template <class Optimizer>
+template <class Optimizer, deeprec::RoundingPolicy Rounding = deeprec::rounding::nearest_t>
 class tables_of final : public tables {
+  using group_type = deeprec::feature_group<Optimizer, deeprec::jagged_view<>, float, Rounding>;
   static constexpr bool trains = !std::is_same_v<Optimizer, deeprec::lookups_only>;
 
  public:
@@ -226,10 +267,38 @@ class tables_of final : public tables {
       const auto ctx = call_on(executor);
       const features_view bags = bags_of_features(batch);
       raise_on_fault(deeprec::update(ctx, group_, bags, matrix<const float>(gradient),
-                                     optimizer_with<Optimizer>(options)));
+                                     optimizer_with<Optimizer>(options), rounding()));
       ++options.step;
     } else {
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "deeprec: a collection without an optimizer has no backward pass");
+      refuse_to_step();
+    }
+  }
+  void lookup_each(const listed_rows<float>& each, bool inserts) override {
+    const bags_of_one bags(each.ids);
+    auto executor = threads();
+    const auto ctx = call_on(executor);
+    if constexpr (trains) {
+      if (inserts) {
+        begin_step();
+        const auto rows = deeprec::resolve(ctx, group_, bags.features, deeprec::keys::find_or_insert);
+        raise_on_fault(rows);
+        raise_on_fault(deeprec::lookup(ctx, rows.value(), each.rows));
+        return;
+      }
+    }
+    raise_on_fault(deeprec::lookup(ctx, group_, bags.features, each.rows));
+  }
+  void step(const listed_rows<const float>& each) override {
+    if constexpr (trains) {
+      begin_step();
+      const bags_of_one bags(each.ids);
+      auto executor = threads();
+      const auto ctx = call_on(executor);
+      raise_on_fault(deeprec::update(ctx, group_, bags.features, each.rows,
+                                     optimizer_with<Optimizer>(options), rounding()));
+      ++options.step;
+    } else {
+      refuse_to_step();
     }
   }
   void regroup() override {
@@ -238,6 +307,31 @@ class tables_of final : public tables {
   }
 
  private:
+  /// A batch of each feature whose bags have one id.
+  struct bags_of_one {
+    explicit bags_of_one(const std::vector<std::span<const std::int64_t>>& ids) {
+      std::size_t most = 0;
+      for (const auto& list : ids) most = std::max(most, list.size());
+      offsets.resize(most + 1);
+      std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
+      for (const auto& list : ids) {
+        const auto count = static_cast<index_t>(list.size());
+        features.emplace_back(offsets.data(), count, list.data(), count);
+      }
+    }
+    std::vector<std::int64_t> offsets;
+    features_view features;
+  };
+  Rounding rounding() const {
+    if constexpr (std::is_same_v<Rounding, deeprec::rounding::stochastic>) {
+      return {options.rounding_seed, static_cast<std::uint64_t>(options.step)};
+    } else {
+      return {};
+    }
+  }
+  [[noreturn]] static void refuse_to_step() {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "deeprec: a collection without an optimizer has no backward pass");
+  }
   features_view bags_of_features(const keyed_batch& batch) const {
     features_view bags(static_cast<std::size_t>(features_));
     for (std::size_t f = 0; f < bags.size(); ++f) bags[f] = batch.feature(f);
@@ -274,8 +368,8 @@ class tables_of final : public tables {
                       "or without an optimizer int8 or int4 (is ", format, ")");
   }
 
-  std::vector<std::function<void(deeprec::feature_group<Optimizer>&)>> adders_;
-  deeprec::feature_group<Optimizer> group_;
+  std::vector<std::function<void(group_type&)>> adders_;
+  group_type group_;
 };
 
 }  // namespace deeprec_torch

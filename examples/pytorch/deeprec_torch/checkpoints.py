@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .embedding_collection import EmbeddingCollection
+from .bag_collection import EmbeddingBagCollection, RowsParameter
 from .growth import is_real, is_whole
 
 _WAIT = 100  # milliseconds between two looks at signals
@@ -34,14 +34,14 @@ def _restored(state) -> Restored:
 
 
 def _expect_collection(who: str, collection):
-    if not isinstance(collection, EmbeddingCollection):
-        raise TypeError(f"{who}: collection must be an EmbeddingCollection (is {type(collection).__name__})")
+    if not isinstance(collection, EmbeddingBagCollection):
+        raise TypeError(f"{who}: collection must be an EmbeddingBagCollection (is {type(collection).__name__})")
 
 
 class _Dense:
     """Tensors with names: those of a mapping, or the parameters and persistent buffers that a module has at the moment."""
 
-    def __init__(self, who: str, dense, collection: EmbeddingCollection):
+    def __init__(self, who: str, dense, collection: EmbeddingBagCollection):
         if not isinstance(dense, (nn.Module, Mapping, type(None))):
             raise TypeError(f"{who}: dense must be a module or a dict of tensors (is {type(dense).__name__})")
         self.who, self.dense, self.collection = who, dense, collection
@@ -57,12 +57,20 @@ class _Dense:
     def _of_module(self):
         for prefix, module in self.dense.named_modules():
             if module is self.collection:
+                yield from self._named(prefix, {name: p for name, p in module._parameters.items() if name != "_hook"})
                 continue
-            if isinstance(module, EmbeddingCollection):
-                raise ValueError(f"{self.who}: dense must have no other EmbeddingCollection (has {prefix!r}): it has its own files")
-            for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-                if tensor is not None and name not in module._non_persistent_buffers_set:
-                    yield (f"{prefix}.{name}" if prefix else name), tensor
+            if isinstance(module, RowsParameter):  # of a collection
+                continue
+            if isinstance(module, EmbeddingBagCollection):
+                raise ValueError(f"{self.who}: dense must have no other EmbeddingBagCollection (has {prefix!r}): it has its own files")
+            kept = {name: buffer for name, buffer in module._buffers.items() if name not in module._non_persistent_buffers_set}
+            yield from self._named(prefix, {**module._parameters, **kept})
+
+    @staticmethod
+    def _named(prefix: str, tensors):
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                yield (f"{prefix}.{name}" if prefix else name), tensor
 
 
 class Cut:
@@ -122,7 +130,8 @@ class Checkpoints:
     folder       is made by the first write. One writes to it, many may read
     collection   its tables that grow are in one Checkpoints at most; while it exists load_state_dict() and load() of them raise
                  RuntimeError
-    optimizer    a torch.optim.Optimizer of the other parameters: its state dict, in each file. That of the collection needs none
+    optimizer    a torch.optim.Optimizer of the other parameters: its state dict, in each file; or a dict of optimizers, schedules of
+                 rates and gradient scalers, by their names. That of the collection needs none but for its rates: a TableOptimizer
     dense        a module, its parameters and persistent buffers as they are at the moment of a cut (the collection may be a part
                  of it), or a dict of tensors, on the CPU. Each file has all of them, and all dense tables. A delta continues
                  files with the same names, types and shapes
@@ -138,17 +147,20 @@ class Checkpoints:
     def __init__(
         self,
         folder: str | os.PathLike,
-        collection: EmbeddingCollection,
-        optimizer: torch.optim.Optimizer | None = None,
+        collection: EmbeddingBagCollection,
+        optimizer: "torch.optim.Optimizer | Mapping[str, object] | None" = None,
         *,
         dense: nn.Module | Mapping[str, Tensor] | None = None,
         kept_chains: int = 2,
         copy_budget: int = 64 << 20,
     ):
         _expect_collection("Checkpoints", collection)
-        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-            must = "a torch.optim.Optimizer of the dense parameters, or None: the collection has its own"
-            raise TypeError(f"Checkpoints: optimizer must be {must} (is {type(optimizer).__name__})")
+        for one in optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]:
+            if one is None and not isinstance(optimizer, Mapping) or isinstance(one, torch.optim.Optimizer):
+                continue
+            if not (isinstance(optimizer, Mapping) and hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+                must = "a torch.optim.Optimizer of the dense parameters, a dict of what has a state dict, or None: the collection has its own"
+                raise TypeError(f"Checkpoints: optimizer must be {must} (is {type(one).__name__})")
         for name, value in (("kept_chains", kept_chains), ("copy_budget", copy_budget)):
             if not is_whole(value, 1):
                 raise ValueError(f"Checkpoints: {name} must be an integer from 1 on (is {value!r})")
@@ -180,7 +192,7 @@ class Checkpoints:
         optimizer = None
         if self.optimizer is not None:
             saved = io.BytesIO()
-            torch.save(self.optimizer.state_dict(), saved)
+            torch.save(self._states(), saved)
             optimizer = torch.frombuffer(saved.getbuffer(), dtype=torch.uint8)
         return Cut(self._saves.take(full, step, whole, real, *self._dense.now(), optimizer))
 
@@ -231,7 +243,20 @@ class Checkpoints:
         saved = self._saves.restored_optimizer()
         if saved is None:
             raise ValueError(f"Checkpoints.restore: files of {self.folder} must have the state of an optimizer (have none)")
-        self.optimizer.load_state_dict(torch.load(io.BytesIO(saved.numpy().tobytes())))
+        states = torch.load(io.BytesIO(saved.numpy().tobytes()))
+        if not isinstance(self.optimizer, Mapping):
+            self.optimizer.load_state_dict(states)
+            return
+        if states.keys() != self.optimizer.keys():
+            must = f"the states of {', '.join(self.optimizer)}"
+            raise ValueError(f"Checkpoints.restore: files of {self.folder} must have {must} (have those of {', '.join(map(str, states))})")
+        for name, one in self.optimizer.items():
+            one.load_state_dict(states[name])
+
+    def _states(self) -> dict:
+        if isinstance(self.optimizer, Mapping):
+            return {name: one.state_dict() for name, one in self.optimizer.items()}
+        return self.optimizer.state_dict()
 
     def position(self) -> tuple[int, int]:
         """Chain and number of the file that the next delta continues; (0, 0): none."""
@@ -264,7 +289,7 @@ atexit.register(_wait_for_writes)
 class Follower:
     """A collection that follows the files of a folder, which another process writes: for serving.
 
-        serving = EmbeddingCollection(tables.tables, tables.optimizer).eval()
+        serving = EmbeddingBagCollection(tables.tables, tables.optimizer).eval()
         follower = Follower("/models/ctr", serving, dense=net)
         while True:
             if follower.poll(): print(follower.step)
@@ -274,7 +299,7 @@ class Follower:
     are written in place. Nothing else may change the tables. dense: as for Checkpoints.
     """
 
-    def __init__(self, folder: str | os.PathLike, collection: EmbeddingCollection, *, dense: nn.Module | Mapping[str, Tensor] | None = None):
+    def __init__(self, folder: str | os.PathLike, collection: EmbeddingBagCollection, *, dense: nn.Module | Mapping[str, Tensor] | None = None):
         _expect_collection("Follower", collection)
         self.folder = os.fsdecode(os.fspath(folder))
         self.collection = collection

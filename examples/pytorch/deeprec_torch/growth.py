@@ -122,7 +122,7 @@ def policy_numbers(policy) -> tuple[int, int, float]:
     counts = {StepTTL: (0, "steps"), LeastRecent: (2, "rows_left"), LeastFrequent: (3, "rows_left")}
     if type(policy) not in counts:
         must = "StepTTL, L2Below, LeastRecent or LeastFrequent"
-        raise ValueError(f"EmbeddingCollection.evict: policy must be {must} (is {policy!r})")
+        raise ValueError(f"EmbeddingBagCollection.evict: policy must be {must} (is {policy!r})")
     number, name = counts[type(policy)]
     count = getattr(policy, name)
     expect(is_whole(count), f"{type(policy).__name__}: {name}", "an integer from 0 on", count)

@@ -6,7 +6,8 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed
 
-from .embedding_collection import _OPTIMIZERS, EmbeddingCollection
+from .bag_collection import EmbeddingBagCollection
+from .optimizers import RULES
 
 
 class _Lookup(torch.autograd.Function):
@@ -25,18 +26,18 @@ class _Lookup(torch.autograd.Function):
         return torch.zeros(1, dtype=torch.float32, device="cpu"), None, None
 
 
-class ShardedEmbeddingCollection(EmbeddingCollection):
-    """An EmbeddingCollection whose tables lie at the processes of a group. Each calls it with its own batch, of any number
+class ShardedEmbeddingBagCollection(EmbeddingBagCollection):
+    """An EmbeddingBagCollection whose tables lie at the processes of a group. Each calls it with its own batch, of any number
     of bags, also none, and gets the rows of it: out (B, sum of the features' widths), as from one process.
 
-        tables = ShardedEmbeddingCollection(configs, RowwiseAdagrad(0.1), placements={"countries": 0})
+        tables = ShardedEmbeddingBagCollection(configs, RowwiseAdagrad(0.1), placements={"countries": 0})
         (loss(tables(batch)) * batch.stride() / all_bags).backward()    # gradients of the processes are added
 
     placements  for each table "rows", the default: row r is at process r mod n, distinct rows are sent; or a number: all of
                 its rows are at that process, which pools them
     group       its processes; used for nothing else, with a backend for the CPU. By default a group of all, over gloo
     patience    for each message: then a process that waits raises, and names the one that is silent where it can
-    seed        of the first weights, which are those of an EmbeddingCollection with it; of process 0
+    seed        of the first weights, which are those of an EmbeddingBagCollection with it; of process 0
 
     All processes construct it with the same tables, and call it and its backward pass in one order: no lookup between a
     lookup and its backward pass. A fault of one, a bad id for example, is raised by all of them, with its rank; nothing is
@@ -61,31 +62,33 @@ class ShardedEmbeddingCollection(EmbeddingCollection):
         patience: timedelta = timedelta(minutes=10),
     ):
         if not (distributed.is_available() and distributed.is_initialized()):
-            raise RuntimeError("ShardedEmbeddingCollection: torch.distributed must be initialized (is not)")
+            raise RuntimeError("ShardedEmbeddingBagCollection: torch.distributed must be initialized (is not)")
         tables = tuple(tables)
         if group is None:
             group = distributed.new_group(backend="gloo", timeout=patience + timedelta(minutes=1))
         self._processes, self._process = distributed.get_world_size(group), distributed.get_rank(group)
         if self._process < 0:
-            raise ValueError("ShardedEmbeddingCollection: this process must be one of the group (is not)")
+            raise ValueError("ShardedEmbeddingBagCollection: this process must be one of the group (is not)")
         self._ranks = [self._rank_of(table, dict(placements or {})) for table in tables]
         unknown = set(placements or {}) - {table.name for table in tables}
         if unknown:
-            raise ValueError(f"ShardedEmbeddingCollection: placements must be of tables ({', '.join(sorted(unknown))} is none)")
+            raise ValueError(f"ShardedEmbeddingBagCollection: placements must be of tables ({', '.join(sorted(unknown))} is none)")
         drawn = torch.randint(2**62, (1,), device="cpu") if seed is None else torch.tensor([seed])
         distributed.broadcast(drawn, distributed.get_global_rank(group, 0), group)
+        if getattr(optimizer, "weight_decay", 0):
+            raise NotImplementedError(f"ShardedEmbeddingBagCollection: weight_decay must be 0 (is {optimizer.weight_decay})")
         self._group, self._patience = group, patience
         super().__init__(tables, optimizer, int(drawn), process_local=True)
 
     def _rank_of(self, table, placements) -> int:
         where = placements.get(table.name, "rows")
         if table.grows:
-            raise NotImplementedError(f"ShardedEmbeddingCollection: table {table.name} must not grow: such tables are not sharded")
+            raise NotImplementedError(f"ShardedEmbeddingBagCollection: table {table.name} must not grow: such tables are not sharded")
         if where == "rows":
             return -1
         if type(where) is not int or not 0 <= where < self._processes:
             must = f'"rows" or a process below {self._processes}'
-            raise ValueError(f"ShardedEmbeddingCollection: the placement of table {table.name} must be {must} (is {where!r})")
+            raise ValueError(f"ShardedEmbeddingBagCollection: the placement of table {table.name} must be {must} (is {where!r})")
         return where
 
     def part(self, name: str) -> range:
@@ -100,7 +103,7 @@ class ShardedEmbeddingCollection(EmbeddingCollection):
         super()._make()
         self._sharded = torch.classes.deeprec.ShardedTables(
             self._number,
-            _OPTIMIZERS.get(type(self.optimizer), ""),
+            RULES.get(type(self.optimizer), ""),
             self._group.group_name,
             [table.num_embeddings for table in self.tables],
             self._ranks,
@@ -119,8 +122,17 @@ class ShardedEmbeddingCollection(EmbeddingCollection):
             raise
         return _Lookup.apply(self._hook if trains else self._hook.detach(), self._sharded, batch)
 
+    def by_feature(self, features):
+        raise NotImplementedError("ShardedEmbeddingBagCollection.by_feature: the batch must have the same number of bags for each key")
+
+    def unpooled(self, features):
+        raise NotImplementedError("ShardedEmbeddingBagCollection.unpooled: lookups must be pooled")
+
+    def served(self, format=None, keys=None):
+        raise NotImplementedError("ShardedEmbeddingBagCollection.served: a collection must be of one process")
+
     def quantize(self, format: str):
-        raise NotImplementedError("ShardedEmbeddingCollection.quantize: a collection must be of one process")
+        raise NotImplementedError("ShardedEmbeddingBagCollection.quantize: a collection must be of one process")
 
     def __getstate__(self):
-        raise NotImplementedError("ShardedEmbeddingCollection: copies and pickles must be of the state dict, not of the module")
+        raise NotImplementedError("ShardedEmbeddingBagCollection: copies and pickles must be of the state dict, not of the module")

@@ -9,7 +9,7 @@ import torch
 from torch import distributed, nn
 
 import deeprec_torch
-from deeprec_torch import EmbeddingCollection, KeyedJaggedTensor, ShardedEmbeddingCollection, TableConfig
+from deeprec_torch import EmbeddingBagCollection, KeyedJaggedTensor, ShardedEmbeddingBagCollection, TableConfig
 
 RANK, RANKS = int(sys.argv[1]), int(sys.argv[2])
 SEED, BAGS = 5, 23
@@ -76,8 +76,8 @@ def mine(out, step):
 def pair(optimizer=OPTIMIZERS[0], format="f32", **options):
     """A collection of all ranks, and one of this process with the same tables."""
     tables = configs(format)
-    ours = ShardedEmbeddingCollection(tables, optimizer, SEED, placements=PLACEMENTS, **options)
-    return ours, EmbeddingCollection(tables, optimizer, SEED, process_local=True)
+    ours = ShardedEmbeddingBagCollection(tables, optimizer, SEED, placements=PLACEMENTS, **options)
+    return ours, EmbeddingBagCollection(tables, optimizer, SEED, process_local=True)
 
 
 def step_both(ours, one, step, weighted=False, integers=False, lost=()):
@@ -150,8 +150,8 @@ def integers_are_exact():
 
 def as_embedding_bag():
     tables = [TableConfig("t", 40, 8, pooling="mean"), TableConfig("u", 40, 8)]
-    ours = ShardedEmbeddingCollection(tables, deeprec_torch.SGD(0.5), SEED, placements={"u": RANKS - 1})
-    one = EmbeddingCollection(tables, seed=SEED)
+    ours = ShardedEmbeddingBagCollection(tables, deeprec_torch.SGD(0.5), SEED, placements={"u": RANKS - 1})
+    one = EmbeddingBagCollection(tables, seed=SEED)
     layers = [nn.EmbeddingBag(40, 8, mode=table.pooling, include_last_offset=True) for table in tables]
     for layer, table in zip(layers, tables):
         layer.weight.data.copy_(one.weight(table.name))
@@ -248,12 +248,12 @@ def state_of_the_part():
     state = {name: value.clone() for name, value in ours.state_dict().items()}
     assert state["whole.weight"].shape == (30 if RANK == 1 else 0, 17)
     assert state["rows.weight"].shape == (len(range(RANK, 50, RANKS)), 16)
-    again = ShardedEmbeddingCollection(configs(), OPTIMIZERS[3], SEED + 1, placements=PLACEMENTS)
+    again = ShardedEmbeddingBagCollection(configs(), OPTIMIZERS[3], SEED + 1, placements=PLACEMENTS)
     assert not torch.equal(again.weight("rows"), ours.weight("rows"))
     again.load_state_dict(state)
     path = f"{sys.argv[3]}.{RANK}.drt"
     ours.save(path)
-    read = ShardedEmbeddingCollection(configs(), OPTIMIZERS[3], SEED + 2, placements=PLACEMENTS)
+    read = ShardedEmbeddingBagCollection(configs(), OPTIMIZERS[3], SEED + 2, placements=PLACEMENTS)
     read.load(path)
     batch = batch_of(one.tables, RANK, 9)
     gradient = gradient_of(RANK, 9, sum(one.feature_widths))
@@ -271,7 +271,7 @@ def what_is_refused():
     group = distributed.new_group()
 
     def make(**options):
-        return lambda: ShardedEmbeddingCollection(tables, group=group, **options)
+        return lambda: ShardedEmbeddingBagCollection(tables, group=group, **options)
 
     expect_raises(ValueError, ["placement of table rows", "'columns'"], make(placements={"rows": "columns"}))
     expect_raises(ValueError, ["placement of table rows", f"below {RANKS}"], make(placements={"rows": RANKS}))
@@ -286,7 +286,7 @@ def what_is_refused():
 def other_tables():
     """Ranks that disagree about the model: all raise."""
     tables = configs()[: 2 if RANK == 0 else 3]
-    ours = ShardedEmbeddingCollection(tables, seed=1)
+    ours = ShardedEmbeddingBagCollection(tables, seed=1)
     expect_raises((ValueError, RuntimeError), ["rank"], lambda: ours(batch_of(tables, RANK, 0)))
 
 

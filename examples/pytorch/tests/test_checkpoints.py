@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import nn
 
-from deeprec_torch import SGD, Adagrad, Adam, Checkpoints, EmbeddingCollection, Follower, KeyedJaggedTensor, Restored, TableConfig
+from deeprec_torch import SGD, Adagrad, Adam, Checkpoints, EmbeddingBagCollection, Follower, KeyedJaggedTensor, Restored, TableConfig
 from trained import OPTIMIZERS, Trained, differ
 
 
 def grown(width=4, optimizer=SGD(0.5), seed=1, **options):
-    return EmbeddingCollection([TableConfig("u", None, width, **options)], optimizer, seed=seed)
+    return EmbeddingBagCollection([TableConfig("u", None, width, **options)], optimizer, seed=seed)
 
 
 def step(collection, keys):
@@ -181,7 +181,7 @@ def test_an_empty_folder(tmp_path):
         model = Trained().turn(3)
         then = model.content()
         assert model.saved_in(folder).restore() is None and differ(model.content(), then) == []
-        follower = Follower(folder, EmbeddingCollection(model.tables.tables, model.tables.optimizer))
+        follower = Follower(folder, EmbeddingBagCollection(model.tables.tables, model.tables.optimizer))
         assert follower.poll() is False and follower.state() is None
         assert not (tmp_path / "not there").exists()
 
@@ -255,9 +255,9 @@ import atexit, sys, torch
 
 written = []
 atexit.register(lambda: print(written[0].done()))  # after those that were registered later
-from deeprec_torch import SGD, Checkpoints, EmbeddingCollection, TableConfig
+from deeprec_torch import SGD, Checkpoints, EmbeddingBagCollection, TableConfig
 
-tables = EmbeddingCollection([TableConfig("u", None, 64)], SGD(0.5), seed=1)
+tables = EmbeddingBagCollection([TableConfig("u", None, 64)], SGD(0.5), seed=1)
 tables.assign("u", torch.ones(200_000, 64), torch.arange(200_000))
 saves = Checkpoints(sys.argv[1], tables)
 written.append(saves.write_full(background=True))
@@ -483,8 +483,8 @@ def test_a_table_is_in_one_folder_and_stays(tmp_path):
         (lambda: grown(optimizer=Adam(0.1)), ValueError),
         (lambda: grown(format="bf16"), ValueError),
         (lambda: grown(capacity=2), ValueError),
-        (lambda: EmbeddingCollection([TableConfig("u", 9, 4)], SGD(0.5), seed=1), ValueError),
-        (lambda: EmbeddingCollection([TableConfig("x", None, 4)], SGD(0.5), seed=1), ValueError),
+        (lambda: EmbeddingBagCollection([TableConfig("u", 9, 4)], SGD(0.5), seed=1), ValueError),
+        (lambda: EmbeddingBagCollection([TableConfig("x", None, 4)], SGD(0.5), seed=1), ValueError),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, other, refused):
@@ -515,7 +515,7 @@ def test_dense_parts_that_do_not_fit(tmp_path):
 def test_arguments_are_refused_by_name(tmp_path):
     tables, net = grown(), nn.Linear(2, 2)
     for make, error, match in [
-        (lambda: Checkpoints(tmp_path, net), TypeError, "collection must be an EmbeddingCollection"),
+        (lambda: Checkpoints(tmp_path, net), TypeError, "collection must be an EmbeddingBagCollection"),
         (lambda: Checkpoints(None, tables), TypeError, "NoneType"),
         (lambda: Checkpoints(tmp_path, tables, SGD(0.1)), TypeError, "optimizer must be a torch.optim.Optimizer"),
         (lambda: Checkpoints(tmp_path, tables, kept_chains=0), ValueError, "kept_chains"),
@@ -528,7 +528,7 @@ def test_arguments_are_refused_by_name(tmp_path):
         (lambda: Checkpoints(tmp_path, tables, dense={"x": torch.zeros(0)}), ValueError, "x must be .*not empty"),
         (lambda: Checkpoints(tmp_path, tables, dense={"u": torch.zeros(2)}), ValueError, "table u: .*names of tables.* must differ"),
         (lambda: Checkpoints(tmp_path, tables, dense=net.to("meta")), NotImplementedError, "weight must be on the CPU"),
-        (lambda: Checkpoints(tmp_path, tables, dense=nn.ModuleList([grown()])), ValueError, "no other EmbeddingCollection"),
+        (lambda: Checkpoints(tmp_path, tables, dense=nn.ModuleList([grown()])), ValueError, "no other EmbeddingBagCollection"),
         (lambda: Follower(tmp_path, net), TypeError, "Follower: collection"),
         (lambda: Follower(tmp_path, tables, dense={"x": torch.zeros(2, device="meta")}), NotImplementedError, "x must be on the CPU"),
     ]:

@@ -1,4 +1,4 @@
-"""EmbeddingCollection: many tables against as many layers of PyTorch, its optimizers, formats and files."""
+"""EmbeddingBagCollection: many tables against as many layers of PyTorch, its optimizers, formats and files."""
 
 import copy
 import random
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import deeprec_torch
-from deeprec_torch import EmbeddingCollection, KeyedJaggedTensor, TableConfig
+from deeprec_torch import EmbeddingBagCollection, KeyedJaggedTensor, TableConfig
 
 SEED = 7
 BAGS = 37
@@ -92,7 +92,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_as_pytorch(name, weighted):
     tables = configs() if not weighted else [TableConfig("users", 100, 16), TableConfig("one", 1, 64)]
-    ours = EmbeddingCollection(tables, OPTIMIZERS[name][0], seed=SEED)
+    ours = EmbeddingBagCollection(tables, OPTIMIZERS[name][0], seed=SEED)
     layers = layers_of(ours)
     step = OPTIMIZERS[name][1]([layer.weight for layer in layers.values()])
     for seed in range(6):
@@ -110,12 +110,12 @@ def test_steps_as_pytorch(name, weighted):
             torch.testing.assert_close(
                 ours.weight(table.name), layers[table.name].weight.detach(), rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}, {seed}: {m}"
             )
-    assert not torch.equal(ours.weight("users"), EmbeddingCollection(tables, OPTIMIZERS[name][0], seed=SEED).weight("users"))
+    assert not torch.equal(ours.weight("users"), EmbeddingBagCollection(tables, OPTIMIZERS[name][0], seed=SEED).weight("users"))
 
 
 @pytest.mark.parametrize("format", ["f32", "f16", "bf16", "int8", "int4"])
 def test_formats(format):
-    trained = EmbeddingCollection(configs(), seed=SEED)
+    trained = EmbeddingBagCollection(configs(), seed=SEED)
     ours = trained if format == "f32" else trained.quantize(format)
     batch = batch_of(ours, 1)
     torch.testing.assert_close(ours(batch), lookup_by(layers_of(ours), ours, batch), rtol=1e-4, atol=1e-5)
@@ -131,8 +131,8 @@ def test_formats(format):
 
 @pytest.mark.parametrize("format", ["f16", "bf16"])
 def test_rows_of_16_bits_are_trained(format):
-    ours = EmbeddingCollection(configs(format), deeprec_torch.SGD(1.0), seed=SEED)
-    exact = EmbeddingCollection(configs(), deeprec_torch.SGD(1.0), seed=SEED)
+    ours = EmbeddingBagCollection(configs(format), deeprec_torch.SGD(1.0), seed=SEED)
+    exact = EmbeddingBagCollection(configs(), deeprec_torch.SGD(1.0), seed=SEED)
     for name in ("users", "items", "one"):
         exact.assign(name, ours.dequantized(name))
     batch = batch_of(ours, 3)
@@ -144,14 +144,14 @@ def test_rows_of_16_bits_are_trained(format):
 
 def test_int8_rows_are_fbgemms():
     """Codes, then scale and bias in float32: torch's own op reads them."""
-    trained = EmbeddingCollection([TableConfig("t", 50, 24)], seed=SEED)
+    trained = EmbeddingBagCollection([TableConfig("t", 50, 24)], seed=SEED)
     rows = trained.quantize("int8").weight("t")
     theirs = torch.ops.quantized.embedding_bag_byte_unpack(rows.contiguous())
     torch.testing.assert_close(theirs, trained.quantize("int8").dequantized("t"))
 
 
 def test_keys_in_another_order_and_more_of_them():
-    ours = EmbeddingCollection(configs(), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), seed=SEED)
     batch = batch_of(ours, 4, keys=["seen", "other", "one", "users", "bought"])
     torch.testing.assert_close(ours(batch), lookup_by(layers_of(ours), ours, batch))
     parts = ours.split(ours(batch))
@@ -159,7 +159,7 @@ def test_keys_in_another_order_and_more_of_them():
 
 
 def test_one_hot():
-    ours = EmbeddingCollection([TableConfig("a", 10, 4), TableConfig("b", 20, 8)], seed=SEED)
+    ours = EmbeddingBagCollection([TableConfig("a", 10, 4), TableConfig("b", 20, 8)], seed=SEED)
     ids = torch.stack([torch.randint(10, (5,)), torch.randint(20, (5,))])
     out = ours(KeyedJaggedTensor.one_hot(["a", "b"], ids))
     assert torch.equal(out, torch.cat([ours.weight("a")[ids[0]], ours.weight("b")[ids[1]]], dim=1))
@@ -171,7 +171,7 @@ def test_torchrecs_batch_and_its_collection():
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor as TorchrecBatch
 
-    ours = EmbeddingCollection(configs(), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), seed=SEED)
     theirs = EmbeddingBagCollection(
         tables=[
             EmbeddingBagConfig(
@@ -195,7 +195,7 @@ def test_torchrecs_batch_and_its_collection():
 
 
 def test_eval_and_no_grad_step_nothing():
-    ours = EmbeddingCollection(configs(), deeprec_torch.SGD(1.0), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), deeprec_torch.SGD(1.0), seed=SEED)
     batch, before = batch_of(ours, 5), ours.weight("users").clone()
     with torch.no_grad():
         assert not ours(batch).requires_grad
@@ -205,7 +205,7 @@ def test_eval_and_no_grad_step_nothing():
 
 
 def test_learning_rate():
-    ours = EmbeddingCollection(configs(), deeprec_torch.SGD(1.0), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), deeprec_torch.SGD(1.0), seed=SEED)
     before = ours.weight("users").clone()
     ours.learning_rate = 0.0
     ours(batch_of(ours, 5)).sum().backward()
@@ -214,8 +214,8 @@ def test_learning_rate():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compile(dynamic):
-    eager = EmbeddingCollection(configs(), deeprec_torch.RowwiseAdagrad(0.1), seed=SEED)
-    traced = EmbeddingCollection(configs(), deeprec_torch.RowwiseAdagrad(0.1), seed=SEED)
+    eager = EmbeddingBagCollection(configs(), deeprec_torch.RowwiseAdagrad(0.1), seed=SEED)
+    traced = EmbeddingBagCollection(configs(), deeprec_torch.RowwiseAdagrad(0.1), seed=SEED)
     head = nn.Linear(94, 1)
 
     def loss_of(collection):
@@ -233,7 +233,7 @@ def test_compile(dynamic):
 
 
 def test_opcheck():
-    ours = EmbeddingCollection(configs(), deeprec_torch.SGD(0.0), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), deeprec_torch.SGD(0.0), seed=SEED)
     batch = batch_of(ours, 1)
     torch.library.opcheck(
         torch.ops.deeprec.tables_lookup.default,
@@ -246,7 +246,7 @@ def test_opcheck():
 
 
 def test_autocast():
-    ours = EmbeddingCollection(configs(), deeprec_torch.SGD(0.1), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), deeprec_torch.SGD(0.1), seed=SEED)
     batch, linear = batch_of(ours, 2), nn.Linear(94, 3)
     before = ours.weight("users").clone()
     with torch.autocast("cpu", torch.bfloat16):
@@ -260,7 +260,7 @@ def test_autocast():
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_goes_on_from_what_was_saved(name, tmp_path):
     """By table file, state dict, pickle of the module and deepcopy: the same bits as without a stop."""
-    whole = EmbeddingCollection(configs(), OPTIMIZERS[name][0], seed=SEED)
+    whole = EmbeddingBagCollection(configs(), OPTIMIZERS[name][0], seed=SEED)
 
     def train(collection, seeds):
         for seed in seeds:
@@ -271,7 +271,7 @@ def test_training_goes_on_from_what_was_saved(name, tmp_path):
     torch.save(whole.state_dict(), tmp_path / "state.pt")
     torch.save(whole, tmp_path / "module.pt")
     copied = copy.deepcopy(whole)
-    from_file, from_state = (EmbeddingCollection(configs(), OPTIMIZERS[name][0], seed=1) for _ in range(2))
+    from_file, from_state = (EmbeddingBagCollection(configs(), OPTIMIZERS[name][0], seed=1) for _ in range(2))
     from_file.load(tmp_path / "tables.drt")
     from_state.load_state_dict(torch.load(tmp_path / "state.pt"))
     pickled = torch.load(tmp_path / "module.pt", weights_only=False)
@@ -285,7 +285,7 @@ def test_training_goes_on_from_what_was_saved(name, tmp_path):
 
 
 def test_views_outlive_the_collection():
-    ours = EmbeddingCollection(configs(), deeprec_torch.Adagrad(), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), deeprec_torch.Adagrad(), seed=SEED)
     weight, state = ours.weight("users"), ours.optimizer_state("users")
     wanted = weight.clone()
     del ours
@@ -293,7 +293,7 @@ def test_views_outlive_the_collection():
 
 
 def test_faults_name_the_place_and_nothing_is_stepped():
-    ours = EmbeddingCollection(configs(), deeprec_torch.SGD(1.0), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), deeprec_torch.SGD(1.0), seed=SEED)
     good, before = batch_of(ours, 6), ours.weight("users").clone()
     values = good.values().clone()
     first = int(good.offsets()[BAGS])  # of "bought"
@@ -311,22 +311,22 @@ def test_faults_name_the_place_and_nothing_is_stepped():
     with pytest.raises(KeyError, match="no table 'none'"):
         ours.weight("none")
     with pytest.raises(ValueError, match="must be f32, f16 or bf16"):
-        EmbeddingCollection([TableConfig("a", 5, 4, format="int8")], deeprec_torch.SGD())
+        EmbeddingBagCollection([TableConfig("a", 5, 4, format="int8")], deeprec_torch.SGD())
     with pytest.raises(ValueError, match="names of tables must differ"):
-        EmbeddingCollection([TableConfig("a", 5, 4), TableConfig("a", 6, 4)])
+        EmbeddingBagCollection([TableConfig("a", 5, 4), TableConfig("a", 6, 4)])
     with pytest.raises(ValueError, match="optimizer must be"):
-        EmbeddingCollection(configs(), torch.optim.SGD)
+        EmbeddingBagCollection(configs(), torch.optim.SGD)
     with pytest.raises(torch.OutOfMemoryError):
-        EmbeddingCollection([TableConfig("a", 2**45, 1024)])
+        EmbeddingBagCollection([TableConfig("a", 2**45, 1024)])
     assert torch.equal(ours.weight("users"), before)
     ours(good).sum().backward()
     assert not torch.equal(ours.weight("users"), before)
 
 
 def test_files_that_do_not_fit(tmp_path):
-    ours = EmbeddingCollection(configs(), deeprec_torch.SGD(), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), deeprec_torch.SGD(), seed=SEED)
     ours.save(tmp_path / "tables.drt")
-    other = EmbeddingCollection([TableConfig("users", 99, 16)], deeprec_torch.SGD())
+    other = EmbeddingBagCollection([TableConfig("users", 99, 16)], deeprec_torch.SGD())
     before = other.weight("users").clone()
     with pytest.raises(ValueError, match="users"):
         other.load(tmp_path / "tables.drt")
@@ -357,7 +357,7 @@ def test_t01_a_compiled_model_steps_for_each_call(calls, backend):
     """A compiler knew of no effect, and dropped updates whose empty results were added."""
     torch._dynamo.reset()
     head, ends = nn.Linear(8, 1), torch.arange(17)
-    made = [EmbeddingCollection([TableConfig("a", 50, 8)], deeprec_torch.Adagrad(0.1), seed=SEED) for _ in range(2)]
+    made = [EmbeddingBagCollection([TableConfig("a", 50, 8)], deeprec_torch.Adagrad(0.1), seed=SEED) for _ in range(2)]
 
     def model_of(collection):
         def look(values):
@@ -389,7 +389,7 @@ def test_t01_a_compiled_model_steps_for_each_call(calls, backend):
 
 def test_b03_types_are_checked_before_they_are_converted():
     most = 2**24
-    ours = EmbeddingCollection([TableConfig("a", most + 8, 1)], seed=SEED)
+    ours = EmbeddingBagCollection([TableConfig("a", most + 8, 1)], seed=SEED)
     ours.weight("a")[most:] = torch.arange(8.0).view(8, 1)
     ends = torch.tensor([0, 1])
     assert ours(KeyedJaggedTensor(["a"], torch.tensor([most + 1], dtype=torch.int32), ends.int())).item() == 1
@@ -411,7 +411,7 @@ def test_b03_types_are_checked_before_they_are_converted():
 def test_b04_tensors_without_values_are_refused_as_those_with_values_are():
     from torch._subclasses import FakeTensorMode
 
-    ours = EmbeddingCollection([TableConfig("a", 10, 4)], seed=SEED)
+    ours = EmbeddingBagCollection([TableConfig("a", 10, 4)], seed=SEED)
 
     def refused(values, offsets, weights=None):
         with pytest.raises(ValueError) as caught:
@@ -448,13 +448,13 @@ class VaryingBatch:
 
 
 def test_t05_batches_of_another_shape_are_refused():
-    ours = EmbeddingCollection([TableConfig("a", 10, 1), TableConfig("b", 10, 1)], seed=SEED)
+    ours = EmbeddingBagCollection([TableConfig("a", 10, 1), TableConfig("b", 10, 1)], seed=SEED)
     # As many offsets as two keys of three bags would have.
     with pytest.raises(ValueError, match="the same number of bags for each key"):
         ours(VaryingBatch(["a", "b", "c"], torch.arange(1, 7), [2, 1, 3]))
     varying = VaryingBatch(["a", "b"], torch.arange(6), [3, 3])
     varying.variable_stride_per_key = lambda: True
-    with pytest.raises(NotImplementedError, match="the same number of bags for each key"):
+    with pytest.raises(ValueError, match="the same number of bags for each key .varies., or inverse indices"):
         ours(varying)
     samples_first = torch.tensor([[1, 4], [2, 5], [3, 6]])
     for ids in (samples_first, samples_first[0], samples_first.view(1, 3, 2)):
@@ -467,14 +467,14 @@ def test_t05_batches_of_another_shape_are_refused():
     assert torch.equal(ours(flat), ours(square)) and ours(flat).shape == (3, 2)
     with pytest.raises(ValueError, match="keys must differ"):
         ours(KeyedJaggedTensor(["a", "b", "a"], torch.arange(6), torch.arange(7)))
-    twice = EmbeddingCollection([TableConfig("a", 10, 1), TableConfig("b", 10, 1, feature_names=("a",))], seed=SEED)
+    twice = EmbeddingBagCollection([TableConfig("a", 10, 1), TableConfig("b", 10, 1, feature_names=("a",))], seed=SEED)
     with pytest.raises(ValueError, match="features must differ"):
         twice.split(twice(KeyedJaggedTensor(["a"], torch.arange(3), torch.arange(4))))
 
 
 def model_with_a_collection(optimizer=deeprec_torch.SGD(0.1), **options):
     torch.manual_seed(SEED)
-    tables = EmbeddingCollection([TableConfig("u", 50, 8)], optimizer, seed=SEED, **options)
+    tables = EmbeddingBagCollection([TableConfig("u", 50, 8)], optimizer, seed=SEED, **options)
     return nn.ModuleDict({"tables": tables, "head": nn.Linear(8, 1)})
 
 
@@ -594,11 +594,13 @@ def test_t03_several_processes_are_refused(monkeypatch):
 
 
 def send(collection, batch, queue):
+    rows = deeprec_torch.TableOptimizer(collection)
     collection(batch).sum().backward()
+    rows.step()
     queue.put((type(collection).__name__, collection.weight("u").tolist(), collection.learning_rate))
 
 
-class Doubled(EmbeddingCollection):
+class Doubled(EmbeddingBagCollection):
     """A subclass with parameters and a module of its own."""
 
     def __init__(self, *args, **options):
@@ -610,10 +612,11 @@ class Doubled(EmbeddingCollection):
         return self.scale * super().forward(features)
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_t04_a_collection_is_sent_to_another_process(method):
+def test_t04_a_collection_is_sent_to_another_process(method, fused):
     context = torch.multiprocessing.get_context(method)
-    ours = Doubled([TableConfig("u", 50, 8)], deeprec_torch.Adagrad(0.1), seed=SEED)
+    ours = Doubled([TableConfig("u", 50, 8)], deeprec_torch.Adagrad(0.1), seed=SEED, fused=fused)
     ours.learning_rate = 0.05
     batch = KeyedJaggedTensor.one_hot(["u"], torch.arange(16).view(1, -1))
     threads = torch.get_num_threads()
@@ -626,16 +629,18 @@ def test_t04_a_collection_is_sent_to_another_process(method):
         process.join(60)
     finally:
         torch.set_num_threads(threads)
+    step = deeprec_torch.TableOptimizer(ours)
     ours(batch).sum().backward()
+    step.step()
     assert name == "Doubled" and rate == 0.05 and torch.equal(torch.tensor(rows), ours.weight("u"))
 
 
 def test_t10_the_learning_rate_is_saved(tmp_path):
-    ours = EmbeddingCollection(configs(), deeprec_torch.SGD(0.5), seed=SEED)
+    ours = EmbeddingBagCollection(configs(), deeprec_torch.SGD(0.5), seed=SEED)
     ours.learning_rate = 0.05
     ours.save(tmp_path / "tables.drt")
     torch.save(ours, tmp_path / "module.pt")
-    from_file, from_state, from_old = (EmbeddingCollection(configs(), deeprec_torch.SGD(0.5), seed=1) for _ in range(3))
+    from_file, from_state, from_old = (EmbeddingBagCollection(configs(), deeprec_torch.SGD(0.5), seed=1) for _ in range(3))
     from_file.load(tmp_path / "tables.drt")
     from_state.load_state_dict(ours.state_dict())
     others = [from_file, from_state, torch.load(tmp_path / "module.pt", weights_only=False), copy.deepcopy(ours)]
@@ -682,7 +687,7 @@ def test_t10_copies_of_a_subclass():
 def test_t10_first_weights_follow_the_seed_of_torch():
     def made(of_torch, **options):
         torch.manual_seed(of_torch)
-        return [EmbeddingCollection([TableConfig("u", 50, 8)], **options).weight("u").clone() for _ in range(2)]
+        return [EmbeddingBagCollection([TableConfig("u", 50, 8)], **options).weight("u").clone() for _ in range(2)]
 
     assert not torch.equal(*made(1)) and not torch.equal(made(1)[0], made(2)[0])
     assert all(map(torch.equal, made(1), made(1)))
@@ -694,7 +699,7 @@ def test_t11_what_cannot_save_a_collection_is_refused_by_name(format):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tables = EmbeddingCollection([TableConfig("u", 50, 8)], seed=SEED)
+            self.tables = EmbeddingBagCollection([TableConfig("u", 50, 8)], seed=SEED)
             self.tables = self.tables if format == "f32" else self.tables.quantize(format)
 
         def forward(self, values, offsets):
@@ -708,7 +713,7 @@ def test_t11_what_cannot_save_a_collection_is_refused_by_name(format):
         lambda model: torch.export.export(model, given),
         lambda model: torch.export.export(model, given, strict=True),
     ):
-        with pytest.raises(Exception, match="EmbeddingCollection: torch"):
+        with pytest.raises(Exception, match="EmbeddingBagCollection: torch"):
             save(Model().eval())
     assert Model()(*given).shape == (10, 8)
 
@@ -717,7 +722,7 @@ def test_t11_a_compiled_collection_under_another_default_type():
     torch._dynamo.reset()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        ours = EmbeddingCollection(configs(), deeprec_torch.SGD(0.1), seed=SEED)
+        ours = EmbeddingBagCollection(configs(), deeprec_torch.SGD(0.1), seed=SEED)
         batch = batch_of(ours, 1)
         compiled = torch.compile(lambda v, o: ours(KeyedJaggedTensor(ours.feature_names, v, o)).float() * 2, backend="aot_eager")
         out, wanted = compiled(batch.values(), batch.offsets()), ours(batch) * 2
@@ -731,7 +736,7 @@ def test_b06_adam_steps_as_sparse_adam():
     """Small gradients show where epsilon is added: before the bias correction."""
     for scale in (1.0, 1e-4, 1e-6, 1e-8):
         torch.manual_seed(SEED)
-        ours = EmbeddingCollection([TableConfig("u", 6, 4)], deeprec_torch.Adam(0.1), seed=SEED)
+        ours = EmbeddingBagCollection([TableConfig("u", 6, 4)], deeprec_torch.Adam(0.1), seed=SEED)
         before, rows = ours.weight("u").clone(), ours.weight("u").clone().requires_grad_()
         theirs = torch.optim.SparseAdam([rows], lr=0.1)
         ids, gradient = torch.arange(6), torch.randn(6, 4) * scale

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from deeprec_torch import CriteoDataset, EmbeddingCollection, KeyedJaggedTensor, TableConfig
+from deeprec_torch import CriteoDataset, EmbeddingBagCollection, KeyedJaggedTensor, TableConfig
 
 data = Path(os.environ.get("DEEPREC_DATA_DIR") or Path(__file__).resolve().parents[4] / "shared" / "data") / "criteo"
 many_rows = 1 << 62  # of so many no two tokens of a test have the same
@@ -185,7 +185,7 @@ def test_iterating_twice_and_at_once(small):
 
 def test_batches_feed_a_collection(small):
     keys = [f"C{f}" for f in range(1, 27)]
-    collection = EmbeddingCollection([TableConfig(key, 100, 4) for key in keys])
+    collection = EmbeddingBagCollection([TableConfig(key, 100, 4) for key in keys])
     for batch in CriteoDataset(small, 100, 32):
         features = KeyedJaggedTensor.one_hot(keys, batch.ids)
         assert features.values().data_ptr() == batch.ids.data_ptr()

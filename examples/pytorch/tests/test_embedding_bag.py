@@ -301,39 +301,109 @@ def test_faults_name_the_place_and_the_process_goes_on():
     assert layer(ids, offsets).shape == (4, 12)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_b01_second_derivatives_raise(mode, sparse):
-    """Of the rows and of the weights of ids; they were 0. The first derivatives are right with a graph, too."""
-    if mode == "max" and sparse:
-        pytest.skip("max has no sparse gradient")
-    ids, offsets = torch.tensor([1, 1]), torch.tensor([0])
-    weight = torch.arange(1.0, 11.0).view(5, 2).requires_grad_()
-    by = torch.tensor([2.0, 3.0], requires_grad=True) if mode == "sum" else None
-
-    def loss():
-        return deeprec_torch.embedding_bag(ids, weight, offsets, mode=mode, sparse=sparse, per_sample_weights=by).square().sum()
-
-    for wrt in (weight,) if by is None else (weight, by):
-        (plain,) = torch.autograd.grad(loss(), wrt)
-        (gradient,) = torch.autograd.grad(loss(), wrt, create_graph=True)
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
-        assert torch.equal(dense, plain.to_dense() if plain.is_sparse else plain)
-        with pytest.raises(RuntimeError, match="derivative for deeprec::embedding_bag_.* is not implemented"):
-            torch.autograd.grad(dense.square().sum(), weight)
+DERIVED = [
+    {"mode": "sum"},
+    {"mode": "mean"},
+    {"mode": "max"},
+    {"mode": "sum", "padding_idx": 2},
+    {"mode": "mean", "padding_idx": 2, "include_last_offset": True},
+    {"mode": "sum", "weighted": True},
+    {"mode": "sum", "flat": False, "weighted": True},
+]
 
 
-def test_b01_forward_mode_derivatives_raise():
-    layer, ids, offsets = layer_and_batch()
-    rows, by = layer.weight.detach(), torch.rand(6)
+def derivation(options):
+    """A function of rows and weights of ids, and the same by hand."""
+    options = dict(options)
+    weighted, flat = options.pop("weighted", False), options.pop("flat", True)
+    ids = torch.tensor([1, 1, 3, 2, 0, 4, 2, 1])
+    ends = [0, 3, 3, 7, 8]  # bags of 3, 0, 4 and 1 ids
+    if not flat:
+        ids, ends = ids.view(2, 4), [0, 4, 8]
+    offsets = torch.tensor(ends if options.get("include_last_offset") else ends[:-1]) if flat else None
+    torch.manual_seed(3)
+    rows, by = torch.randn(5, 3), torch.rand(ids.shape) + 0.5
 
-    def lookup(weight, weights_of_ids):
-        return deeprec_torch.embedding_bag(ids, weight, offsets, mode="sum", per_sample_weights=weights_of_ids)
+    def ours(weight, weights_of_ids):
+        return deeprec_torch.embedding_bag(ids, weight, offsets, per_sample_weights=weights_of_ids if weighted else None, **options)
 
-    with pytest.raises(NotImplementedError, match="weight must have no tangent"):
-        torch.func.jvp(lambda weight: lookup(weight, None), (rows,), (rows,))
-    with pytest.raises(NotImplementedError, match="per_sample_weights must have no tangent"):
-        torch.func.jvp(lambda weights: lookup(rows, weights), (by,), (by,))
+    def by_hand(weight, weights_of_ids):
+        bags = []
+        for first, last in zip(ends, ends[1:]):
+            places = [place for place in range(first, last) if ids.flatten()[place] != options.get("padding_idx")]
+            own = weight[ids.flatten()[places]]
+            if weighted:
+                own = own * weights_of_ids.flatten()[places].unsqueeze(1)
+            none = torch.zeros(3)
+            bags.append({"sum": own.sum(0), "mean": own.sum(0) / max(len(places), 1), "max": own.max(0).values if places else none}[options["mode"]])
+        return torch.stack(bags)
+
+    return ours, by_hand, (rows, by)
+
+
+@pytest.mark.parametrize("options", DERIVED, ids=str)
+def test_b01_derivatives_of_any_order(options):
+    """Of the rows and of the weights of ids, forward and backward; they were 0 once."""
+    ours, by_hand, given = derivation(options)
+    draws = torch.randn(2, *given[0].shape)
+    of_ids = torch.randn(2, *given[1].shape)
+
+    def loss(function):
+        return lambda weight, by: (function(weight, by).tanh() * torch.arange(1.0, 4.0)).square().sum()
+
+    def derivatives(function):
+        with torch.autograd.forward_ad.dual_level():  # a tangent
+            dual = torch.autograd.forward_ad.make_dual(given[0], draws[0])
+            tangent = torch.autograd.forward_ad.unpack_dual(function(dual, given[1])).tangent
+        weight, by = (tensor.clone().requires_grad_() for tensor in given)
+        first = torch.autograd.grad(loss(function)(weight, by), (weight, by), create_graph=True, allow_unused=True)
+        penalty = sum(one.square().sum() for one in first if one is not None)
+        second = torch.autograd.grad(penalty, (weight, by), create_graph=True, allow_unused=True)
+        third = torch.autograd.grad(second[0].sum(), weight)
+        return [tangent, *first, *second, *third]
+
+    for one, other in zip(derivatives(ours), derivatives(by_hand)):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    transforms = [
+        lambda f: torch.func.jvp(f, given, (draws[0], of_ids[0]))[1],
+        lambda f: torch.func.vjp(f, *given)[1](torch.ones(f(*given).shape))[0],
+        lambda f: torch.func.grad(loss(f))(*given),
+        lambda f: torch.func.jacrev(f)(*given),
+        lambda f: torch.func.jacfwd(f)(*given),
+        lambda f: torch.func.hessian(loss(f))(*given),
+        lambda f: torch.func.jvp(torch.func.grad(loss(f)), given, (draws[1], of_ids[1]))[1],
+    ]
+    if options["mode"] == "max":  # a batch of tangents of a maximum is vmap's
+        transforms = [transforms[i] for i in (0, 1, 2, 6)]
+    for transform in transforms:
+        torch.testing.assert_close(transform(ours), transform(by_hand), rtol=1e-4, atol=1e-5)
+
+
+def test_b01_what_has_no_second_derivative_raises():
+    ours, _, (rows, _) = derivation({"mode": "sum", "sparse": True})
+    weight = rows.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(ours(weight, None).square().sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="derivative for deeprec::embedding_bag_row_gradients is not implemented"):
+        torch.autograd.grad(gradient.to_dense().square().sum(), weight)
+    for options in ({"mode": "sum", "sparse": True}, {"mode": "sum", "scale_grad_by_freq": True}):
+        ours, _, (rows, _) = derivation(options)
+        with pytest.raises(NotImplementedError, match="must be without sparse and scale_grad_by_freq"):
+            torch.func.grad(lambda weight: ours(weight, None).sum())(rows)  # noqa: B023
+
+
+def test_b01_a_gradient_by_frequency_with_a_graph():
+    ours, _, (rows, _) = derivation({"mode": "sum", "scale_grad_by_freq": True})
+    weight = rows.clone().requires_grad_()
+    plain, graphed = (torch.autograd.grad(ours(weight, None).square().sum(), weight, create_graph=graph)[0] for graph in (False, True))
+    torch.testing.assert_close(graphed, plain)
+
+
+def test_vmap_is_refused_by_name():
+    ours, _, (rows, _) = derivation({"mode": "sum"})
+    with pytest.raises(NotImplementedError, match="embedding_bag: torch.vmap must be given no embedding_bag"):
+        torch.func.vmap(lambda weight: ours(weight, None))(rows.expand(2, -1, -1))
 
 
 def test_b03_types_are_checked_before_they_are_converted():

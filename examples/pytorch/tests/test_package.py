@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import deeprec_torch
-from deeprec_torch import EmbeddingCollection, KeyedJaggedTensor, TableConfig
+from deeprec_torch import EmbeddingBagCollection, KeyedJaggedTensor, TableConfig
 
 OPS = importlib.util.find_spec("deeprec_torch._ops").origin
 
@@ -58,7 +58,7 @@ def test_the_same_bits_for_any_number_of_threads():
 
 def test_the_gil_is_released():
     """While one thread of Python is in a lookup, another one runs."""
-    ours = EmbeddingCollection([TableConfig("a", 1000, 64)], seed=1)
+    ours = EmbeddingBagCollection([TableConfig("a", 1000, 64)], seed=1)
     batch = KeyedJaggedTensor.one_hot(["a"], torch.randint(1000, (1, 200_000)))
     wanted, turns, progress, wrong = ours(batch), [0], [], []
 
@@ -89,7 +89,7 @@ def test_beside_fbgemm_and_onednn():
     )
 
     assert fbgemm is not None and torch.backends.mkldnn.is_available()
-    ours = EmbeddingCollection([TableConfig("a", 100, 16)], deeprec_torch.SGD(0.1), seed=1)
+    ours = EmbeddingBagCollection([TableConfig("a", 100, 16)], deeprec_torch.SGD(0.1), seed=1)
     theirs = SplitTableBatchedEmbeddingBagsCodegen(
         [(100, 16, EmbeddingLocation.HOST, ComputeDevice.CPU)], learning_rate=0.1
     )

@@ -1,4 +1,4 @@
-"""ShardedEmbeddingCollection against one process; what the ranks do is in sharded_ranks.py."""
+"""ShardedEmbeddingBagCollection against one process; what the ranks do is in sharded_ranks.py."""
 
 import os
 import subprocess

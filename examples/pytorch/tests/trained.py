@@ -9,7 +9,7 @@ import deeprec_torch
 from deeprec_torch import (
     Checkpoints,
     CountingBloom,
-    EmbeddingCollection,
+    EmbeddingBagCollection,
     KeyedJaggedTensor,
     LeastFrequent,
     Probabilistic,
@@ -34,7 +34,7 @@ class Trained:
             TableConfig("d", KEYS, 4, pooling="mean"),
         ]
         torch.manual_seed(seed)
-        self.tables = EmbeddingCollection(tables, OPTIMIZERS[optimizer], seed=seed)
+        self.tables = EmbeddingBagCollection(tables, OPTIMIZERS[optimizer], seed=seed)
         self.net = nn.Sequential(nn.Linear(20, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
         self.adam = torch.optim.Adam(self.net.parameters(), lr=0.01)
         self.turns = 0
