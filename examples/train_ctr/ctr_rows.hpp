@@ -19,6 +19,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 
 #include "models/ctr_data.hpp"
+#include "progress.hpp"
 #include "row_source.hpp"
 
 namespace ctr {
@@ -45,6 +46,7 @@ class ctr_rows {
   template <class Interrupted, class Each>
   bool survey(deeprec::executor_ref executor, const Interrupted& interrupted, const Each& each) {
     source_->rewind(executor);
+    progress bar("read", static_cast<double>(source_->bytes()), progress::unit::bytes);
     sparse_batch spare;
     bool fits = true;
     for (;;) {
@@ -52,6 +54,7 @@ class ctr_rows {
       sparse_batch chunk;
       chunk.swap(spare);
       if (!read_chunk(chunk, chunk_rows)) break;
+      bar.show(static_cast<double>(source_->bytes_read()));
       for (index_t r = 0; r < chunk.rows(); ++r) {
         const row_use use = use_of(chunk, r, hash_);
         ++(use == row_use::train ? train_ : test_);

@@ -196,6 +196,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   sparse_batch chunk;
   chunk.reshape(deeprec::criteo_format::shape());
   output_file out(o.output);
+  progress bar("predict", static_cast<double>(rows.bytes()), progress::unit::bytes, shows_progress(o.output));
   predict_by_graph<raw_rows>(
       on_pool,
       [&](row_reader read) { return make_graph_step(model, tables, std::move(read), graph_use::predict); },
@@ -204,6 +205,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
         raw.clear(ctr_rows::chunk_rows);
         const index_t got = rows.next(chunk, ctr_rows::chunk_rows);
         for (index_t r = 0; r < got; ++r) raw.append(chunk, r);
+        bar.show(static_cast<double>(rows.bytes_read()));
         return got > 0;
       },
       [&](matrix_view<const float> logits, matrix_view<const float>) {

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "opened_text.hpp"
 #include "output_file.hpp"
 
 namespace ctr {
@@ -67,12 +68,12 @@ bool is_exported(const run_file& file, const std::string& folder) {
 
 void check_files(const options& o) {
   std::vector<run_file> inputs, outputs;
-  for (const auto& [option, path] :
-       {std::tuple("--data", &o.data), std::tuple("--test", &o.test), std::tuple("--items", &o.items),
-        std::tuple("--predict", &o.predict), std::tuple("--load", &o.load)}) {
-    if (path->empty()) continue;
-    inputs.push_back(*path == "-" ? stream_at(option, STDIN_FILENO) : file_at(option, *path, nullptr));
+  for (const auto& [option, path] : {std::tuple("--data", &o.data), std::tuple("--test", &o.test),
+                                     std::tuple("--items", &o.items), std::tuple("--predict", &o.predict)}) {
+    for (const std::string& file : files_of(*path))
+      inputs.push_back(file == "-" ? stream_at(option, STDIN_FILENO) : file_at(option, file, nullptr));
   }
+  if (!o.load.empty()) inputs.push_back(file_at("--load", o.load, nullptr));
   outputs.push_back(stream_at("the standard output", STDOUT_FILENO));
   for (const auto& [option, path] :
        {std::tuple("--save", &o.save), std::tuple("--json", &o.json), std::tuple("--output", &o.output),

@@ -218,7 +218,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   saved.load(model, known);
   tables.category_of = known.category_of;
 
-  candidate_lines rows(o.predict, known);
+  candidate_lines rows(o.predict, known, shows_progress(o.output));
   output_file out(o.output);
   predict_by_graph<history_batch>(
       on_pool,
