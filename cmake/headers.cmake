@@ -54,6 +54,7 @@ set(DEEPREC_HEADERS
     include/deeprec/core/trace.hpp
     include/deeprec/data.hpp
     include/deeprec/data/batch_reader.hpp
+    include/deeprec/data/batch_shape.hpp
     include/deeprec/data/criteo_format.hpp
     include/deeprec/data/csv_column.hpp
     include/deeprec/data/csv_format.hpp
@@ -83,7 +84,6 @@ set(DEEPREC_HEADERS
     include/deeprec/data/libffm_format.hpp
     include/deeprec/data/libsvm_format.hpp
     include/deeprec/data/parquet_reader.hpp
-    include/deeprec/data/row_extras.hpp
     include/deeprec/data/sparse_batch.hpp
     include/deeprec/data/text_format.hpp
     include/deeprec/data/text_stream.hpp

@@ -23,36 +23,11 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/data/batch_shape.hpp>
 #include <deeprec/data/detail/extra_arrays.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
-#include <deeprec/data/row_extras.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
-
-/// The fault of a batch that cannot grow.
-inline constexpr status no_room_for_rows{errc::out_of_memory,
-                                         "the memory resource must provide room for rows (it refused)"};
-
-}  // namespace detail
-
-/// one: each bag holds exactly one id (then all features share their offsets); any: zero or more.
-enum class bag_size : std::uint8_t { one, any };
-
-/// Whether the ids of a format come with weights.
-enum class id_weights : std::uint8_t { absent, present };
-
-/// The contents of every row of a format.
-struct batch_shape {
-  index_t dense_columns = 0;
-  index_t features = 0;
-  bag_size bags = bag_size::any;
-  id_weights weights = id_weights::absent;
-  row_extras extras{};
-
-  friend constexpr bool operator==(const batch_shape&, const batch_shape&) = default;
-};
 
 /// Owner of B parsed rows. Move-only.
 ///
@@ -119,22 +94,15 @@ class sparse_batch {
     return {one.offsets.data(), rows_, one.ids.data(), one.size, weights};
   }
 
-  /// The weights of rows, where shape().extras has them; else none.
-  ///
-  /// @shape (B) or (0)
+  /// The weights of rows (B), where shape().extras has them; else none.
   [[nodiscard]] std::span<const float> row_weights() const noexcept {
     return {extras_.weights(), shape_.extras.weights ? static_cast<std::size_t>(rows_) : 0};
   }
-  /// The groups of rows, likewise. @shape (B) or (0)
+  /// The groups of rows, likewise.
   [[nodiscard]] std::span<const std::int64_t> groups() const noexcept {
     return {extras_.groups(), shape_.extras.groups ? static_cast<std::size_t>(rows_) : 0};
   }
-  /// The name of a row; empty where the format has none. Valid until the batch is written to.
-  ///
-  /// @pre     0 <= row < rows()
-  /// @cost    O(1)
-  /// @threads reentrant
-  /// @error   none
+  /// The name of a row below rows(), until the batch is written to; empty where the format has none.
   [[nodiscard]] std::string_view name(index_t row) const {
     DEEPREC_EXPECTS(0 <= row && row < rows_);
     return shape_.extras.names ? extras_.name(row) : std::string_view();
@@ -210,12 +178,8 @@ class sparse_batch {
   /// The next weight and group, where the shape has them, as next_label().
   [[nodiscard]] float* next_row_weight() noexcept { return extras_.weights() + rows_; }
   [[nodiscard]] std::int64_t* next_group() noexcept { return extras_.groups() + rows_; }
-  /// Sets the name of the reserved row `ahead` rows behind the next one.
-  ///
-  /// @pre     the shape has names; those of the rows before it are set
-  /// @cost    a copy of the name; allocates when it must
-  /// @threads exclusive access to the batch
-  /// @error   false: out_of_memory
+  /// Sets the name of the reserved row `ahead` rows behind the next one, where the shape has names; those of
+  /// the rows before it are set. False: out_of_memory.
   [[nodiscard]] bool set_name(index_t ahead, std::string_view name) noexcept {
     return extras_.set_name(rows_ + ahead, name);
   }

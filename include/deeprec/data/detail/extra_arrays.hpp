@@ -11,10 +11,15 @@
 
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/status.hpp>
+#include <deeprec/data/batch_shape.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
-#include <deeprec/data/row_extras.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
+
+/// The fault of a batch that cannot grow.
+inline constexpr status no_room_for_rows{errc::out_of_memory,
+                                         "the memory resource must provide room for rows (it refused)"};
 
 /// Arrays of the extras; those that a shape has not stay empty.
 class extra_arrays {
