@@ -6,8 +6,8 @@
 //                             arithmetic, the ceiling of this moment
 //   reader/csv                of_criteo: bytes per second of the same rows as CSV by a schema over the Criteo
 //                             reader's, the slower of every field in quotes and none; over_pandas, over_arrow:
-//                             times of pandas' C engine and of Arrow's CSV reader over ours, on one core, where
-//                             Python (DEEPREC_PYTHON) has them. Those split and convert, ours hashes too
+//                             times of pandas' C engine and of Arrow's CSV reader over ours, on one core,
+//                             where Python (DEEPREC_PYTHON) has them. Those split and convert, ours hashes too
 //   reader/stream/latency     milliseconds from the arrival of the last of 1,000 rows in a pipe that stays
 //                             open until next() has delivered all of them
 //
