@@ -54,25 +54,34 @@ set(DEEPREC_HEADERS
     include/deeprec/core/trace.hpp
     include/deeprec/data.hpp
     include/deeprec/data/batch_reader.hpp
+    include/deeprec/data/batch_shape.hpp
     include/deeprec/data/criteo_format.hpp
+    include/deeprec/data/csv_column.hpp
+    include/deeprec/data/csv_format.hpp
     include/deeprec/data/detail/arrow_columns.hpp
     include/deeprec/data/detail/byte_words.hpp
     include/deeprec/data/detail/criteo_lines.hpp
+    include/deeprec/data/detail/csv_plan.hpp
+    include/deeprec/data/detail/csv_rows.hpp
+    include/deeprec/data/detail/extra_arrays.hpp
+    include/deeprec/data/detail/fast_fields.hpp
     include/deeprec/data/detail/fields.hpp
-    include/deeprec/data/detail/file_kind.hpp
     include/deeprec/data/detail/grow_array.hpp
     include/deeprec/data/detail/io_refusal.hpp
     include/deeprec/data/detail/locked_resource.hpp
     include/deeprec/data/detail/numbers.hpp
     include/deeprec/data/detail/parquet_file.hpp
+    include/deeprec/data/detail/row_ends.hpp
     include/deeprec/data/detail/source_chunks.hpp
     include/deeprec/data/detail/stream_lines.hpp
     include/deeprec/data/detail/text_chunk.hpp
     include/deeprec/data/detail/text_source.hpp
     include/deeprec/data/farmhash.hpp
     include/deeprec/data/feasign_format.hpp
+    include/deeprec/data/file_kind.hpp
     include/deeprec/data/gzip_stream.hpp
     include/deeprec/data/key_value_format.hpp
+    include/deeprec/data/libffm_format.hpp
     include/deeprec/data/libsvm_format.hpp
     include/deeprec/data/parquet_reader.hpp
     include/deeprec/data/sparse_batch.hpp

@@ -4,6 +4,10 @@
 //                             memcpy_bytes_per_second: the same bytes, only moved (the floor)
 //   reader/criteo/threads:2   scaling: two threads over one, pair by pair; machine_scaling: the same for pure
 //                             arithmetic, the ceiling of this moment
+//   reader/csv                of_criteo: bytes per second of the same rows as CSV by a schema over the Criteo
+//                             reader's, the slower of every field in quotes and none; over_pandas, over_arrow:
+//                             times of pandas' C engine and of Arrow's CSV reader over ours, on one core,
+//                             where Python (DEEPREC_PYTHON) has them. Those split and convert, ours hashes too
 //   reader/stream/latency     milliseconds from the arrival of the last of 1,000 rows in a pipe that stays
 //                             open until next() has delivered all of them
 //
@@ -31,10 +35,12 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/criteo_format.hpp>
+#include <deeprec/data/csv_format.hpp>
 #include <deeprec/exec/thread_pool.hpp>
 
 #include "support/criteo_text.hpp"
@@ -86,9 +92,9 @@ struct input_file {
   std::uint64_t checksum = 0;
   std::string source;
   std::string problem;
+  std::string text;  ///< the rows once
 
   input_file() {
-    std::string text;
     const char* folder = std::getenv("DEEPREC_DATA_DIR");
 #if defined(DEEPREC_DATA_DIR)
     if (folder == nullptr) folder = DEEPREC_DATA_DIR;
@@ -145,11 +151,12 @@ struct pass {
   double seconds = 0;
 };
 
-/// Reads the whole file; `look` sees each batch. No rows = a fault.
-template <class Look>
-pass read_once(thread_pool& pool, sparse_batch& batch, Look&& look) {
+/// Reads a whole file; `look` sees each batch. No rows = a fault.
+template <class Format, class Look>
+pass read_once(thread_pool& pool, const Format& format, const std::string& path, sparse_batch& batch,
+               Look&& look) {
   const auto start = clock_type::now();
-  auto reader = read_files(pool, tables(), {input().path});
+  auto reader = read_files(pool, format, {path});
   if (!reader) return {};
   for (;;) {
     const auto got = reader.value().next(batch, batch_rows);
@@ -161,10 +168,16 @@ pass read_once(thread_pool& pool, sparse_batch& batch, Look&& look) {
   return {reader.value().rows_read(), seconds};
 }
 
-bool answer_is_right(thread_pool& pool) {
+template <class Look>
+pass read_once(thread_pool& pool, sparse_batch& batch, Look&& look) {
+  return read_once(pool, tables(), input().path, batch, look);
+}
+
+template <class Format>
+bool answer_is_right(thread_pool& pool, const Format& format, const std::string& path) {
   std::uint64_t checksum = 0;
   sparse_batch batch;
-  const pass all = read_once(pool, batch, [&](const sparse_batch& rows) {
+  const pass all = read_once(pool, format, path, batch, [&](const sparse_batch& rows) {
     for (index_t r = 0; r < rows.rows(); ++r) {
       std::uint64_t sum = fold(0, std::bit_cast<std::uint32_t>(rows.labels()[static_cast<std::size_t>(r)]));
       for (index_t c = 0; c < 13; ++c) sum = fold(sum, std::bit_cast<std::uint32_t>(rows.dense()(r, c)));
@@ -242,7 +255,7 @@ bool ready(benchmark::State& state, thread_pool& pool) {
     state.SkipWithError(input().problem.c_str());
     return false;
   }
-  if (!answer_is_right(pool)) {
+  if (!answer_is_right(pool, tables(), input().path)) {
     state.SkipWithError("wrong answer: the reader's rows are not those of the simple parser");
     return false;
   }
@@ -296,6 +309,107 @@ void two_threads(benchmark::State& state) {
     if (const auto machine = f.of("machine_scaling"); machine.high < 1.7) {
       f.unfit("two CPUs do " + std::to_string(machine.median).substr(0, 4) + " times the arithmetic of one");
     }
+    f.say(input().source);
+    f.report(state);
+  }
+}
+
+/// The same rows with a header, by commas.
+struct csv_file {
+  std::string path;
+  double bytes = 0;
+
+  explicit csv_file(bool quoted) {
+    const std::string mark = quoted ? "\"" : "";
+    std::string once, head = mark + "label" + mark;
+    for (int n = 1; n <= 13; ++n) head += "," + mark + "I" + std::to_string(n) + mark;
+    for (int n = 1; n <= 26; ++n) head += "," + mark + "C" + std::to_string(n) + mark;
+    for (const char c : input().text) {
+      if (once.empty() || once.back() == '\n') once += mark;
+      if (c == '\t' || c == '\n') once += mark;
+      once += c == '\t' ? ',' : c;
+      if (c == '\t') once += mark;
+    }
+    const char* temporary = std::getenv("TMPDIR");
+    path = std::string(temporary != nullptr ? temporary : "/tmp") + "/deeprec_csv_bench_XXXXXX";
+    const int descriptor = ::mkstemp(path.data());
+    std::FILE* const out = descriptor < 0 ? nullptr : ::fdopen(descriptor, "w");
+    if (out == nullptr) return;
+    std::fprintf(out, "%s\n", head.c_str());
+    const auto copies = static_cast<std::size_t>(input().rows) /
+                        static_cast<std::size_t>(std::count(once.begin(), once.end(), '\n'));
+    for (std::size_t n = 0; n < copies; ++n) std::fwrite(once.data(), 1, once.size(), out);
+    bytes = static_cast<double>(std::ftell(out));
+    std::fclose(out);
+  }
+  csv_file(const csv_file&) = delete;
+  csv_file& operator=(const csv_file&) = delete;
+  ~csv_file() { std::remove(path.c_str()); }
+};
+
+csv_format schema() {
+  csv_format format{.columns = {csv_column::label("label")}};
+  for (int n = 1; n <= 13; ++n) format.columns.push_back(csv_column::dense("I" + std::to_string(n)));
+  for (int n = 1; n <= 26; ++n) {
+    format.columns.push_back(
+        csv_column::token("C" + std::to_string(n), tables().rows[static_cast<std::size_t>(n - 1)]));
+  }
+  return format;
+}
+
+/// Seconds that a peer takes for the file on one core, after a first pass; 0: it is not there.
+double peer_seconds(const std::string& peer, const std::string& path) {
+  const char* const python = std::getenv("DEEPREC_PYTHON");
+  const std::string read = peer == "pandas"
+                               ? "import pandas\nread = lambda: pandas.read_csv(sys.argv[1], engine='c')\n"
+                               : "import pyarrow, pyarrow.csv\npyarrow.set_cpu_count(1)\n"
+                                 "options = pyarrow.csv.ReadOptions(use_threads=False)\n"
+                                 "read = lambda: pyarrow.csv.read_csv(sys.argv[1], read_options=options)\n";
+  const std::string command =
+      std::string(python != nullptr ? python : "python3") + " -c \"import sys, time\n" + read +
+      "read()\nstart = time.perf_counter()\nread()\nprint(time.perf_counter() - start)\" " + path +
+      " 2> /dev/null";
+  std::FILE* const out = ::popen(command.c_str(), "r");
+  double seconds = 0;
+  if (out == nullptr || std::fscanf(out, "%lf", &seconds) != 1) seconds = 0;
+  if (out != nullptr) ::pclose(out);
+  return seconds;
+}
+
+void csv(benchmark::State& state) {
+  thread_pool pool(1);
+  if (!ready(state, pool)) return;
+  const csv_file plain(false), quoted(true);
+  const csv_format format = schema();
+  for (const csv_file* file : {&plain, &quoted}) {
+    if (!answer_is_right(pool, format, file->path))
+      return state.SkipWithError("wrong answer: the rows by the schema are not those of the simple parser");
+  }
+  sparse_batch batch;
+  for (auto _ : state) {
+    deeprec_bench::figures f("reader/csv");
+    bool whole = true;
+    const auto seconds_of = [&](const auto& how, const std::string& path) {
+      const pass all = read_once(pool, how, path, batch, ignore);
+      whole = whole && all.rows == input().rows;
+      return all.seconds;
+    };
+    f.sample([&] {
+      for (const auto& [name, file] : {std::pair("plain", &plain), std::pair("quoted", &quoted)}) {
+        double criteo = 0, ours = 0;
+        for (const bool first : {f.swapped(), !f.swapped()}) {
+          (first ? ours : criteo) =
+              first ? seconds_of(format, file->path) : seconds_of(tables(), input().path);
+        }
+        f.add("of_criteo", file->bytes / ours / (static_cast<double>(input().bytes) / criteo), name);
+        f.note(std::string(name) + "_bytes_per_second", file->bytes / ours);
+        for (const char* const peer : {"pandas", "arrow"}) {
+          const double theirs = peer_seconds(peer, file->path);
+          if (theirs > 0) f.add(std::string("over_") + peer, theirs / seconds_of(format, file->path), name);
+        }
+      }
+    });
+    if (!whole) return state.SkipWithError("failed: a pass over a file was not whole");
     f.say(input().source);
     f.report(state);
   }
@@ -390,6 +504,7 @@ BENCHMARK(two_threads)
     ->Iterations(1)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
+BENCHMARK(csv)->Name("reader/csv")->Iterations(1)->UseManualTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(stream_latency)
     ->Name("reader/stream/latency")
     ->Iterations(1)

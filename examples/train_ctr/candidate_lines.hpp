@@ -60,8 +60,8 @@ struct item_vocabulary {
 /// Reads candidates. Throws a failure.
 class candidate_lines {
  public:
-  candidate_lines(const std::string& path, const item_vocabulary& known)
-      : lines_(path, {"history", "item_id"}), most_(static_cast<std::size_t>(known.history)) {
+  candidate_lines(const std::string& path, const item_vocabulary& known, bool shows_progress)
+      : lines_(path, {"history", "item_id"}, shows_progress), most_(static_cast<std::size_t>(known.history)) {
     for (std::size_t i = 0; i < known.ids.size(); ++i) {
       number_.emplace(known.ids[i], static_cast<row_id>(i));
     }

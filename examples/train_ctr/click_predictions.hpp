@@ -22,6 +22,7 @@
 #include "model_options.hpp"
 #include "options.hpp"
 #include "prediction_writer.hpp"
+#include "progress.hpp"
 #include "report.hpp"
 #include "row_source.hpp"
 #include "saved_model.hpp"
@@ -127,10 +128,11 @@ class loaded_model {
 /// Predicts the rows of a file; each(logits, labels, rows) follows each batch.
 template <class Model>
 void predict_text(
-    deeprec::executor_ref pool, loaded_model<Model>& loaded, text_rows& rows,
+    deeprec::executor_ref pool, loaded_model<Model>& loaded, text_rows& rows, bool shows_how_far,
     const std::atomic<bool>& interrupted,
     const std::function<void(matrix_view<const float>, matrix_view<const float>, const raw_rows&)>& each) {
   rows.rewind(pool);
+  progress bar("predict", static_cast<double>(rows.bytes()), progress::unit::bytes, shows_how_far);
   sparse_batch chunk;
   chunk.reshape(deeprec::criteo_format::shape());
   const raw_rows* of = nullptr;
@@ -144,6 +146,7 @@ void predict_text(
         raw.clear(ctr_rows::chunk_rows);
         const index_t got = rows.next(chunk, ctr_rows::chunk_rows);
         for (index_t r = 0; r < got; ++r) raw.append(chunk, r);
+        bar.show(static_cast<double>(rows.bytes_read()));
         of = &raw;
         return got > 0;
       },
@@ -160,7 +163,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   const bool is_live = is_pipe(o.predict);
   if (is_live) rows.take_as_they_arrive();
   prediction_writer out(o, "probability");
-  predict_text<Model>(on_pool, loaded, rows, interrupted,
+  predict_text<Model>(on_pool, loaded, rows, shows_progress(o.output), interrupted,
                       [&](matrix_view<const float> logits, matrix_view<const float>, const raw_rows&) {
                         for (index_t i = 0; i < logits.extent(0); ++i) out.add(probability_of(logits(i, 0)));
                         if (is_live) out.flush();
@@ -179,7 +182,7 @@ score evaluate_file(thread_pool& pool, const options& o, const saved_model& save
   score result;
   result.name = Model::name;
   predict_text<Model>(
-      on_pool, loaded, rows, interrupted,
+      on_pool, loaded, rows, true, interrupted,
       [&](matrix_view<const float> logits, matrix_view<const float> labels, const raw_rows& raw) {
         add_to(metrics, o, logits, labels, raw);
         if (!o.report.empty()) result.predictions.add(logits, labels);

@@ -21,6 +21,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 
 #include "models/ctr_data.hpp"
+#include "progress.hpp"
 #include "row_source.hpp"
 
 namespace ctr {
@@ -49,6 +50,7 @@ class ctr_rows {
   template <class Interrupted, class Each>
   bool survey(deeprec::executor_ref executor, const Interrupted& interrupted, const Each& each) {
     source_->rewind(executor);
+    progress bar("read", static_cast<double>(source_->bytes()), progress::unit::bytes);
     sparse_batch spare;
     bool fits = true;
     for (;;) {
@@ -56,6 +58,7 @@ class ctr_rows {
       sparse_batch chunk;
       chunk.swap(spare);
       if (!read_chunk(*source_, chunk, chunk_rows)) break;
+      bar.show(static_cast<double>(source_->bytes_read()));
       for (index_t r = 0; r < chunk.rows(); ++r) {
         const row_use use = use_of(chunk, r, hash_);
         ++counts_[static_cast<std::size_t>(use)];

@@ -105,7 +105,7 @@ inline user_histories user_histories::read(const std::string& path, const std::s
     std::int64_t time;
   };
   std::vector<event> events;
-  std::vector<index_t> first_use;  // of each item: the line
+  std::vector<std::string> first_use;  // of each item: the file and the line
   id_numbers users, items;
   user_histories made;
   table_lines lines(path, {"user_id", "item_id", "time"});
@@ -113,7 +113,7 @@ inline user_histories user_histories::read(const std::string& path, const std::s
     const std::int64_t user = lines[0], item = lines[1], time = lines[2];
     events.push_back({users(user), items(item), time});
     if (static_cast<std::size_t>(items.size()) > first_use.size()) {
-      first_use.push_back(lines.number());
+      first_use.push_back(items_path.empty() ? std::string() : lines.place());
       made.item_ids.push_back(item);
     }
   }
@@ -146,8 +146,8 @@ inline user_histories user_histories::read(const std::string& path, const std::s
   for (std::size_t i = 0; i < first_use.size(); ++i) {
     const auto found = category.find(made.item_ids[i]);
     if (found == category.end()) {
-      throw failure(path + ":" + std::to_string(first_use[i]) + ": item " + std::to_string(made.item_ids[i]) +
-                    " has no category in " + items_path);
+      throw failure(first_use[i] + ": item " + std::to_string(made.item_ids[i]) + " has no category in " +
+                    items_path);
     }
     made.tables.category_of.push_back(categories(found->second));
   }

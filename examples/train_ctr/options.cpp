@@ -139,9 +139,18 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   const auto file = CLI::Validator(
       [](std::string& path) {
         if (path.empty()) return std::string("an empty path names no file");
-        return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path;
+        if (path.find('\n') != std::string::npos) return std::string("a path must not have a line end");
+        return path == "-" || ::access(path.c_str(), F_OK) == 0 ||
+                       path.find_first_of("*?[") != std::string::npos
+                   ? ""
+                   : "no such file: " + path;
       },
       "FILE");
+  // Several, of one option given once or more; one a line.
+  const auto inputs = [&](CLI::Option* option) {
+    option->check(file)->expected(1, -1)->allow_extra_args()->multi_option_policy(
+        CLI::MultiOptionPolicy::Join);
+  };
   const auto output = CLI::Validator(
       [](std::string& path) { return path.empty() ? "an empty path names no file" : ""; }, "FILE");
   const auto bytes = CLI::Validator(
@@ -149,12 +158,11 @@ std::optional<int> parse(options& o, int argc, char** argv) {
         return parse_bytes(text) > 0 ? "" : text + " is no number of bytes, as 512M is";
       },
       "BYTES");
-  app.add_option(
-         "--data", o.data,
-         "Criteo text, tab or comma, also compressed by gzip or zstd; -: the standard input (default: "
-         "synthetic data)")
-      ->check(file);
-  app.add_option("--test", o.test, "test with these rows, and train with all of --data")->check(file);
+  inputs(app.add_option(
+      "--data", o.data,
+      "Criteo text, tab or comma, also compressed by gzip or zstd: files, folders of files, patterns as "
+      "'part-*'; -: the standard input (default: synthetic data)"));
+  inputs(app.add_option("--test", o.test, "test with these rows, and train with all of --data"));
   app.add_option(
          "--memory", o.memory,
          "what rows may take, for instance 1G or 512MB (of 1024 each); more rows are read again in each "
@@ -250,10 +258,10 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
   app.add_option("--cross-layers", o.cross_layers, "of dcn (default: 2)")->check(CLI::Range(1, 64));
-  app.add_option("--items", o.items,
-                 "of din and dssm: the categories of the items of --data, text with columns item_id and "
-                 "i_category")
-      ->check(file);
+  inputs(
+      app.add_option("--items", o.items,
+                     "of din and dssm: the categories of the items of --data, text with columns item_id and "
+                     "i_category"));
   app.add_option("--history", o.history, "of din and dssm: the latest items of a user that are looked at")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
@@ -303,12 +311,12 @@ std::optional<int> parse(options& o, int argc, char** argv) {
   app.add_option("--save", o.save, "after every epoch, write the one model to this file")->check(output);
   app.add_option("--load", o.load, "train on from this file, for --epochs more, the begun one included")
       ->check(CLI::ExistingFile);
-  app.add_option("--predict", o.predict,
-                 "train nothing: write the probability of a click for each row of this file, by the model of "
-                 "--load; of click logs: the columns of --data, with or without the label; of din and dssm: "
-                 "text with columns history (items with commas between them, the latest last) and item_id, "
-                 "for which dssm writes the cosine")
-      ->check(file);
+  inputs(app.add_option(
+      "--predict", o.predict,
+      "train nothing: write the probability of a click for each row of this file, by the model of "
+      "--load; of click logs: the columns of --data, with or without the label; of din and dssm: "
+      "text with columns history (items with commas between them, the latest last) and item_id, "
+      "for which dssm writes the cosine"));
   app.add_option("--output", o.output, "the file for the probabilities (default, and -: the standard output)")
       ->check(output);
   app.add_option(

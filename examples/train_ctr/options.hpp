@@ -13,7 +13,7 @@ namespace ctr {
 using deeprec::index_t;
 
 struct options {
-  std::string data, test;
+  std::string data, test;  // inputs, one a line, as items and predict
   std::vector<std::string> models;
   index_t batch_size = 128;
   int epochs = 1;

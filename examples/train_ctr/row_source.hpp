@@ -1,5 +1,5 @@
-// Where rows come from, in one order, as often as they are needed: text, plain or compressed, in a file or a
-// pipe; synthetic.hpp has the other kind.
+// Where rows come from, in one order, as often as they are needed: text, plain or compressed, in files or
+// pipes; synthetic.hpp has the other kind.
 //
 //   rewind() ── next(batch, 4096) ── next(batch, 4096) ── ... ── 0, the end
 //
@@ -43,6 +43,9 @@ class row_source {
   virtual index_t next(sparse_batch& rows, index_t most) = 0;
   /// Whether rewind() works for a second time.
   [[nodiscard]] virtual bool is_rewindable() const { return true; }
+  /// Of all rows, as they are stored; 0: not known. And read since rewind().
+  [[nodiscard]] virtual index_t bytes() const { return 0; }
+  [[nodiscard]] virtual index_t bytes_read() const { return 0; }
 };
 
 /// Columns are read by their places. Throws a failure where a header has a name of Criteo's columns at the
@@ -71,33 +74,49 @@ inline void check_header(const std::string& path, std::string_view head,
   }
 }
 
-/// Criteo's text, in a file, a gzip or zstd file, or a pipe ("-": that of the standard input), which can be
-/// read once.
+/// Criteo's text, in files and pipes, one after the other; a pipe can be read once.
 class text_rows final : public row_source {
  public:
-  /// `memory`: bytes that the reader may take; `labels`: whether rows have one.
-  text_rows(std::string path, index_t memory, deeprec::label_column labels = deeprec::label_column::present)
-      : path_(std::move(path)) {
+  /// `inputs`: one a line, as files_of() has them; `memory`: bytes that the reader may take; `labels`:
+  /// whether rows have one.
+  text_rows(std::string inputs, index_t memory, deeprec::label_column labels = deeprec::label_column::present)
+      : name_(std::move(inputs)), files_(files_of(name_)), bytes_(bytes_of(files_)) {
     format_.rows = deeprec::criteo_format::same_size(0);
     format_.missing_dense = std::numeric_limits<float>::quiet_NaN();
     format_.labels = labels;
     // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
     options_.chunks_in_flight = 8;
     options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);
-    is_pipe_ = is_pipe(path_);
+    std::replace(name_.begin(), name_.end(), '\n', ' ');
+  }
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] bool is_rewindable() const override {
+    return std::none_of(files_.begin(), files_.end(), is_pipe);
   }
   /// Of a pipe next() returns the rows that have arrived, rather than wait for as many as it may.
   void take_as_they_arrive() { options_.batches = deeprec::stream_batches::arrived; }
-  [[nodiscard]] const std::string& name() const override { return path_; }
-  [[nodiscard]] bool is_rewindable() const override { return !is_pipe_; }
   [[nodiscard]] deeprec::criteo_format::table_sizes table_rows() const override {
     return deeprec::criteo_format::same_size(index_t{1} << 17);
   }
+  [[nodiscard]] index_t bytes() const override { return bytes_; }
+  [[nodiscard]] index_t bytes_read() const override { return reader_->value().bytes_read(); }
 
   void rewind(deeprec::executor_ref executor) override {
     reader_.reset();
     executor_ = executor;
-    reader_.emplace(open());
+    std::vector<deeprec::text_input> inputs;
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      auto text = std::make_unique<any_text>(files_[i]);
+      if (i == is_plain_.size()) {  // the first time
+        open(*text);
+        check_header(files_[i], text->head(), format_);
+        is_plain_.push_back(text->is_plain_file());
+        if (!text->is_from_pipe()) text->close();
+      }
+      if (is_plain_[i]) text.reset();
+      inputs.push_back({files_[i], std::move(text)});
+    }
+    reader_.emplace(read_texts(executor_, format_, std::move(inputs), options_));
     if (!*reader_) throw failure(reader_->fault().message());
   }
   index_t next(sparse_batch& rows, index_t most) override {
@@ -109,27 +128,12 @@ class text_rows final : public row_source {
  private:
   using reader = deeprec::batch_reader<deeprec::criteo_format, deeprec::executor_ref>;
 
-  [[nodiscard]] deeprec::result<reader> open() {
-    if (is_pipe_) {
-      auto pipe = std::make_unique<pipe_text>(path_);
-      check_header(path_, pipe->head(), format_);
-      return read_stream(executor_, format_, path_, std::move(pipe), options_);
-    }
-    auto text = open_text(path_);
-    if (!is_checked_) {
-      if (const deeprec::status opened = text->open(); !opened) throw failure(path_ + ": " + opened.detail());
-      check_header(path_, read_head(*text, path_), format_);
-      text->close();
-      is_checked_ = true;
-    }
-    if (packing_of_file(path_).how == packing::text) return read_files(executor_, format_, {path_}, options_);
-    return read_stream(executor_, format_, path_, std::move(text), options_);
-  }
-
-  std::string path_;
+  std::string name_;
+  std::vector<std::string> files_;
+  index_t bytes_;
+  std::vector<bool> is_plain_;  // of each file: it is text that is read in parallel
   deeprec::criteo_format format_;
   deeprec::reader_options options_;
-  bool is_pipe_ = false, is_checked_ = false;
   deeprec::inline_executor here_;
   deeprec::executor_ref executor_{here_};
   std::optional<deeprec::result<reader>> reader_;  // refers to executor_

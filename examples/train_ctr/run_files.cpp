@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "opened_text.hpp"
 #include "output_file.hpp"
 
 namespace ctr {
@@ -79,11 +80,13 @@ void check_files(const options& o) {
   std::vector<run_file> inputs, outputs;
   for (const auto& [option, path] :
        {std::tuple("--data", &o.data), std::tuple("--test", &o.test), std::tuple("--items", &o.items),
-        std::tuple("--predict", &o.predict), std::tuple("--load", &o.load), std::tuple("--valid", &o.valid),
+        std::tuple("--predict", &o.predict), std::tuple("--valid", &o.valid),
         std::tuple("--evaluate", &o.evaluate)}) {
-    if (path->empty() || (path == &o.valid && o.valid_fraction() > 0)) continue;
-    inputs.push_back(*path == "-" ? stream_at(option, STDIN_FILENO) : file_at(option, *path, nullptr));
+    if (path == &o.valid && o.valid_fraction() > 0) continue;
+    for (const std::string& file : files_of(*path))
+      inputs.push_back(file == "-" ? stream_at(option, STDIN_FILENO) : file_at(option, file, nullptr));
   }
+  if (!o.load.empty()) inputs.push_back(file_at("--load", o.load, nullptr));
   outputs.push_back(stream_at("the standard output", STDOUT_FILENO));
   for (const auto& [option, path] :
        {std::tuple("--save", &o.save), std::tuple("--json", &o.json), std::tuple("--output", &o.output),

@@ -231,7 +231,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   saved.load(model, known);
   tables.category_of = known.category_of;
 
-  candidate_lines rows(o.predict, known);
+  candidate_lines rows(o.predict, known, shows_progress(o.output));
   prediction_writer out(o, Model::gives_logits ? "probability" : "cosine");
   predict_by_graph<history_batch>(
       on_pool,

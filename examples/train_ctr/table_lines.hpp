@@ -1,4 +1,5 @@
-// Numbers of text in columns: a line of the columns' names, then lines of fields with tabs between them.
+// Numbers of text in columns: in each file a line of the columns' names, then lines of fields with tabs
+// between them.
 //
 //   user_id  item_id  time       table_lines lines(path, {"item_id", "time"});
 //   7        30       1          while (lines.next()) use(lines[0], lines[1]);      30, 1
@@ -19,28 +20,31 @@
 
 #include "models/ctr_data.hpp"
 #include "opened_text.hpp"
+#include "progress.hpp"
 
 namespace ctr {
 
 class table_lines {
  public:
-  table_lines(const std::string& path, const std::vector<std::string_view>& names) : lines_(path) {
-    if (!lines_.next()) throw failure(path + ": has no line");
-    split();
-    for (const std::string_view name : names) {
-      const auto found = std::find(fields_.begin(), fields_.end(), name);
-      if (found == fields_.end()) {
-        const bool has_tab = lines_.line().find('\t') != std::string_view::npos;
-        fail("no column " + std::string(name) + (has_tab ? "" : " (and no tab, which separates fields)"));
-      }
-      columns_.push_back(static_cast<std::size_t>(found - fields_.begin()));
-    }
+  /// `inputs`: one a line, as files_of() has them.
+  table_lines(const std::string& inputs, const std::vector<std::string_view>& names,
+              bool shows_progress = true)
+      : names_(names.begin(), names.end()),
+        lines_(files_of(inputs)),
+        bar_("read", static_cast<double>(lines_.bytes()), progress::unit::bytes, shows_progress) {
+    read_names();
   }
-  /// To the next line; false: there is none.
+  /// To the next line, of the next file where this one has none; false: there is none.
   bool next() {
-    do {
-      if (!lines_.next()) return false;
-    } while (lines_.line().empty());
+    for (;;) {
+      if (lines_.next()) {
+        if (!lines_.line().empty()) break;
+      } else {
+        if (!lines_.open_next()) return false;
+        read_names();
+      }
+    }
+    if ((++read_ & 0x3ff) == 0) bar_.show(static_cast<double>(lines_.bytes_read()));
     split();
     for (const std::size_t column : columns_) {
       if (column >= fields_.size()) fail("too few fields (" + std::to_string(fields_.size()) + ")");
@@ -61,11 +65,25 @@ class table_lines {
       rest.remove_prefix(comma + 1);
     }
   }
-  /// Of the line, from 1.
-  [[nodiscard]] index_t number() const { return lines_.number(); }
+  /// The file of the line, and its number from 1.
+  [[nodiscard]] std::string place() const { return lines_.path() + ':' + std::to_string(lines_.number()); }
   [[noreturn]] void fail(const std::string& what) const { lines_.fail(what); }
 
  private:
+  /// The columns of a file, from its first line.
+  void read_names() {
+    if (!lines_.next()) throw failure(lines_.path() + ": has no line");
+    split();
+    columns_.clear();
+    for (const std::string& name : names_) {
+      const auto found = std::find(fields_.begin(), fields_.end(), name);
+      if (found == fields_.end()) {
+        const bool has_tab = lines_.line().find('\t') != std::string_view::npos;
+        fail("no column " + name + (has_tab ? "" : " (and no tab, which separates fields)"));
+      }
+      columns_.push_back(static_cast<std::size_t>(found - fields_.begin()));
+    }
+  }
   [[nodiscard]] std::int64_t number_of(std::string_view text) const {
     std::int64_t value = 0;
     const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -85,7 +103,10 @@ class table_lines {
     }
   }
 
+  std::vector<std::string> names_;
   text_lines lines_;
+  progress bar_;
+  std::uint64_t read_ = 0;
   std::vector<std::size_t> columns_;
   std::vector<std::string_view> fields_;  // of the line
 };

@@ -7,6 +7,7 @@
 
 #include <deeprec/data/feasign_format.hpp>
 #include <deeprec/data/key_value_format.hpp>
+#include <deeprec/data/libffm_format.hpp>
 #include <deeprec/data/libsvm_format.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
@@ -96,7 +97,7 @@ TEST_CASE("libsvm: bad lines are faults with their place, and leave nothing behi
   CHECK(fault_of(format, "1 2:3 :1\n") == "<text>:1:7: malformed text: a number is missing");
   CHECK(fault_of(format, "1 2:3 7:\n") == "<text>:1:9: malformed text: a number is missing");
   CHECK(fault_of(format, "1 2:3 7:1:2\n") == "<text>:1:9: malformed text: not a number");
-  CHECK(fault_of(format, "1 qid:3 7:1\n") == "<text>:1:3: malformed text: not an unsigned integer");
+  CHECK(fault_of(format, "1 qid:3 7:1\n").find("<text>:1:3: malformed text: a qid. Fix: ") == 0);
   CHECK(fault_of(format, "1 2:nan\n") == "<text>:1:5: malformed text: not a finite number");
   CHECK(fault_of(format, "one 2:3\n") == "<text>:1:1: malformed text: not a number");
   CHECK(fault_of(libsvm_format{}, "1 18446744073709551616:1\n") ==
@@ -169,7 +170,7 @@ TEST_CASE("feasign: slot_order_silent: slot:feasign is malformed, and what is ig
   format.label_fields = 1;
   const std::string swapped = "0 1:737395 2:210498 3:903564\n";
   const std::string why =
-      ": malformed text: slot:feasign: no slot is listed, each feasign is. Fix: feasign:slot";
+      ": malformed text: slot:feasign: no slot is listed, each feasign is. Fix: pairs = slot_feasign";
   CHECK(fault_of(format, "1 7:26\n" + swapped) == "<text>:2:3" + why);
   CHECK(fault_of(feasign_format(feasign_format::slots(2, 25)), "1:0 2:210498 3:903564\n") ==
         "<text>:1:1" + why);
@@ -502,4 +503,77 @@ TEST_CASE("numbers: digits and exponents of any size, also those that fight each
   }
   CHECK(accepted > 10'000);
   CHECK(accepted < static_cast<index_t>(texts.size()) - 1000);
+}
+
+TEST_CASE("libsvm: qid is the group of a row") {
+  const libsvm_format format{.groups = libsvm_format::query_ids::present};
+  const std::string text = "2 qid:7 1:0.5 3:1 # a\n0 qid:7\n\n1\tqid:18446744073709551615\t2:1\n";
+  sparse_batch batch;
+  CHECK(parse_text(format, text, batch).or_throw().rows == 3);
+  REQUIRE(batch.groups().size() == 3);
+  CHECK(batch.groups()[0] == 7);
+  CHECK(batch.groups()[1] == 7);
+  CHECK(batch.groups()[2] == -1);
+  CHECK(to_plain(batch) ==
+        plain_rows{row_of(2, {{0, 2}}, {{0.5F, 1}}), row_of(0, {{}}, {{}}), row_of(1, {{1}}, {{1}})});
+  const inline_executor here;
+  auto reader = read_text(here, format, text, {.chunk_bytes = 1}).or_throw();
+  for (const std::int64_t group : {7, 7, -1}) {
+    CHECK(reader.next(batch, 1).or_throw() == 1);
+    CHECK(batch.groups()[0] == group);
+  }
+  CHECK(fault_of(format, "1 qid:2 1:1\n1 1:1\n") == "<text>:2:3: malformed text: not qid:number");
+  CHECK(fault_of(format, "1\n") == "<text>:1:2: malformed text: not qid:number");
+  CHECK(fault_of(format, "1 qid:x\n").find("not an unsigned integer") != std::string::npos);
+  CHECK(fault_of(libsvm_format{}, "1 qid:2 1:1\n").find("<text>:1:3: malformed text: a qid. Fix: groups") ==
+        0);
+}
+
+TEST_CASE("libffm: fields are features") {
+  const libffm_format format{.fields = 3, .rows = 20};
+  const outcome got = parse_all(format, "1 0:3:1 0:9:0.5 2:14:1\n\n-1\t1:0:2e-1\r\n0\n");
+  CHECK(got.fault == "");
+  CHECK(got.rows == plain_rows{row_of(1, {{3, 9}, {}, {14}}, {{1, 0.5F}, {}, {1}}),
+                               row_of(-1, {{}, {0}, {}}, {{}, {0.2F}, {}}),
+                               row_of(0, {{}, {}, {}}, {{}, {}, {}})});
+  CHECK(parse_all(libffm_format{.fields = 1, .first_field = 1}, "1 1:5:1\n").rows ==
+        plain_rows{row_of(1, {{5}}, {{1}})});
+  CHECK(fault_of(format, "1 3:1\n") == "<text>:1:3: malformed text: not field:index:value");
+  CHECK(fault_of(format, "1 0:1:1 3:1:1\n") ==
+        "<text>:1:9: malformed text: the field is beyond the fields of the format");
+  CHECK(fault_of(format, "1 0:20:1\n") == "<text>:1:5: malformed text: the id is beyond its table");
+  CHECK(fault_of(format, "1 0:x:1\n").find("<text>:1:5: malformed text: not an unsigned integer") == 0);
+  CHECK(fault_of(format, "1 0:1:x\n") == "<text>:1:7: malformed text: not a number");
+  CHECK(fault_of(format, "x 0:1:1\n") == "<text>:1:1: malformed text: not a number");
+  CHECK(fault_of(libffm_format{.fields = 1, .first_field = 1}, "1 0:1:1\n").find("beyond the fields") !=
+        std::string::npos);
+  CHECK_FALSE(libffm_format{.fields = 0}.check().ok());
+  CHECK_FALSE(libffm_format{.rows = -1}.check().ok());
+  CHECK_FALSE(libffm_format{.first_field = 2}.check().ok());
+}
+
+TEST_CASE("feasign: slot:feasign by an option, with the rows of feasign:slot") {
+  dice random(65);
+  std::string by_sign, by_slot;
+  for (int row = 0; row < 100; ++row) {
+    const std::string label = random.one_in(3) ? "1" : "0";
+    by_sign += label + ":1";
+    by_slot += "1:" + label;
+    for (index_t n = random.below(8); n > 0; --n) {
+      const std::string sign = std::to_string(random.bits()), slot = std::to_string(2 + random.below(6));
+      by_sign += " " + sign + ":" + slot;
+      by_slot += " " + slot + ":" + sign;
+    }
+    by_sign += "\n";
+    by_slot += "\n";
+  }
+  feasign_format format(feasign_format::slots(2, 5));
+  const outcome expected = parse_all(format, by_sign);
+  CHECK(expected.rows.size() == 100);
+  format.pairs = feasign_format::pair_order::slot_feasign;
+  CHECK(parse_all(format, by_slot).rows == expected.rows);
+  CHECK(fault_of(format, "1:0 5\n") == "<text>:1:5: malformed text: not slot:feasign");
+  CHECK(fault_of(format, "1:1 2:x\n").find("<text>:1:7: malformed text: not an unsigned integer") == 0);
+  CHECK(fault_of(format, "0:1 777:2 778:3\n").find("feasign:slot: no slot is listed, each feasign is") !=
+        std::string::npos);
 }

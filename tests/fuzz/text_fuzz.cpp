@@ -7,6 +7,7 @@
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/criteo_format.hpp>
+#include <deeprec/data/csv_format.hpp>
 #include <deeprec/data/feasign_format.hpp>
 #include <deeprec/data/key_value_format.hpp>
 #include <deeprec/data/libsvm_format.hpp>
@@ -76,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data) + 3, size - 3);
   const index_t chunk = 1 + data[1];
   const index_t rows = 1 + data[2] % 8;
-  switch (data[0] % 6) {
+  switch (data[0] % 8) {
     case 0:
       check(criteo_format{.rows = criteo_format::same_size(
                               data[0] / 24 % 2 == 0 || data[0] / 12 % 2 == 1 ? 1000 : 0),
@@ -94,6 +95,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 3:
       check(feasign_format(feasign_format::slots(2, 5)), text, chunk, rows);
       break;
+    case 6:
+    case 7: {  // of any number of columns, of which the first is read
+      csv_column first = csv_column::tokens("a", '|', 50);
+      if (data[0] / 8 % 2 == 0) first.separator = '\0';
+      check(
+          csv_format{
+              .columns = {first}, .quote = data[0] % 8 == 6 ? '"' : '\0', .header = csv_header::absent},
+          text, chunk, rows);
+      break;
+    }
     case 4:
       check(key_value_format{.features = 2, .label_field = 0}, text, chunk, rows);
       break;

@@ -220,7 +220,7 @@ TEST_CASE("slot_order_silent: PaddleRec's rows of slot:feasign are no feasign:sl
   const auto parsed = parse_text(format, "0 1:737395 2:210498 3:903564 4:286224\n", batch);
   REQUIRE_FALSE(parsed);
   CHECK(parsed.fault().place().line == 1);
-  CHECK(parsed.fault().message().find("Fix: feasign:slot") != std::string::npos);
+  CHECK(parsed.fault().message().find("Fix: pairs = slot_feasign") != std::string::npos);
 }
 
 TEST_CASE("stream_fault_withheld: what has arrived in a pipe is delivered while the pipe stays open") {

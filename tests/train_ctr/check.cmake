@@ -425,7 +425,7 @@ elseif(CHECK STREQUAL "errors")
   expect_error(2 "--save-every needs --save" --save-every 5)
   expect_error(1 "cannot write" --rows 100 --synthesize "${WORK}/absent/file")
   expect_error(1 "cannot write" --rows 100000 --synthesize /dev/full)
-  expect_error(1 "is a directory" --data "${WORK}")
+  expect_error(1 "has no files" --data "${WORK}")
   expect_error(2 "--model" --model tree)
   expect_error(2 "--width" --width 0)
   expect_error(2 "--top" --top 64,many)
@@ -712,18 +712,139 @@ elseif(CHECK STREQUAL "readers")
                   COMMAND_ERROR_IS_FATAL ANY)
   expect(said STREQUAL expected)
   expect_error(1 "rows.csv:1: no column user_id .and no tab, which separates fields" --data "${csv}" --model din)
-  # What is no text is refused by its name.
-  foreach(kind IN ITEMS "xz;\\3757zXZ\\000" "bzip2;BZh9" "zip;PK\\003\\004" "Parquet;PAR1")
+  # What is no text is refused by its name: in a file, in a pipe, and in an archive.
+  function(expect_refusal name file)
+    foreach(model IN ITEMS lr din)
+      expect_error(1 "${name}" --data "${file}" --model ${model})
+      expect_error_of_script("\"$0\" --data - --model $1 < \"$2\"" 1 "-: ${name}" ${model} "${file}")
+      if(ZLIB)
+        expect_error_of_script("gzip -c \"$2\" | \"$0\" --data - --model $1" 1 "-: ${name}" ${model} "${file}")
+      endif()
+    endforeach()
+  endfunction()
+  foreach(kind IN ITEMS "is compressed by xz. Fix: xz -dc,\\3757zXZ\\000" "is compressed by bzip2,BZh91AY&SY"
+                        "is compressed by lz4,\\004\\042\\115\\030" "is a zip archive,PK\\003\\004" "is a 7z archive,7z\\274\\257\\047\\034"
+                        "is a Parquet file,PAR1\\025" "is an Arrow file,ARROW1\\000" "is a Feather file,FEA1\\000"
+                        "is text in UTF-16,\\377\\376l\\000")
+    string(REPLACE "," ";" kind "${kind}")
     list(GET kind 0 name)
     list(GET kind 1 begin)
     execute_process(COMMAND bash -c "printf '${begin}more' > \"$0\"" "${WORK}/packed" COMMAND_ERROR_IS_FATAL ANY)
-    expect_error(1 "packed: is ${name}, and must be text" --data "${WORK}/packed" --model lr)
-    expect_error(1 "packed: is ${name}, and must be text" --data "${WORK}/packed" --model din)
-    foreach(model IN ITEMS lr din)
-      expect_error_of_script("\"$0\" --data - --model $1 < \"$2\"" 1 "-: is ${name}, and a pipe must be text" ${model}
-                             "${WORK}/packed")
+    expect_refusal("${name}" "${WORK}/packed")
+  endforeach()
+  execute_process(COMMAND "${CMAKE_COMMAND}" -E tar cf packed --format=gnutar plain.tsv WORKING_DIRECTORY "${WORK}"
+                  COMMAND_ERROR_IS_FATAL ANY)
+  expect_refusal("is a tar archive. Fix: tar -xO" "${WORK}/packed")
+elseif(CHECK STREQUAL "inputs")
+  # Several files, folders, patterns and packed pipes give the rows of one file.
+  find_program(bash bash)
+  if(NOT bash)
+    message("SKIPPED: no program bash")
+    return()
+  endif()
+  function(script)
+    execute_process(COMMAND "${bash}" -euc "${ARGV0}" "${WORK}" WORKING_DIRECTORY "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
+  endfunction()
+  write_rows("${WORK}/rows.tsv" 3000)
+  set(head label)
+  foreach(n RANGE 1 13)
+    string(APPEND head ",I${n}")
+  endforeach()
+  foreach(n RANGE 1 26)
+    string(APPEND head ",C${n}")
+  endforeach()
+  file(WRITE "${WORK}/head" "${head}\n")
+  # The parts: tabs; a byte order mark, names, commas, blank lines, and CR; no line end at the end.
+  script([=[
+    mkdir parts empty deep deep/below
+    head -n 900 rows.tsv > parts/a.tsv
+    { printf '\xef\xbb\xbf'; cat head; tail -n +901 rows.tsv | head -n 1100 | tr '\t' ','; } | sed 's/$/\r/; 7s/$/\n\n/' > parts/b.csv
+    { tail -n +2001 rows.tsv | head -n 999; tail -n 1 rows.tsv | tr -d '\n'; } > parts/c.tsv
+    cp parts/a.tsv deep/a.tsv
+    touch parts/_SUCCESS parts/.hidden]=])
+  set(same --epochs 2 --window 1000)
+  checksums(whole ${same} --data "${WORK}/rows.tsv")
+  set(forms parts "parts/?.?sv")
+  if(ZLIB)
+    # Members, and what follows an archive.
+    script([=[
+      mkdir zipped
+      { head -n 500 parts/a.tsv | gzip; tail -n +501 parts/a.tsv | gzip -9; printf '\n'; } > zipped/a.gz
+      cp parts/b.csv zipped/b
+      { gzip -c parts/c.tsv; head -c 700 /dev/zero; } > zipped/c.gz]=])
+    list(APPEND forms zipped)
+  endif()
+  find_program(zstd zstd)
+  if(ZSTD AND zstd)
+    script([=[
+      mkdir framed
+      { printf '\x50\x2a\x4d\x18\x04\x00\x00\x00more'; head -n 500 parts/a.tsv | zstd -q; tail -n +501 parts/a.tsv | zstd -q; printf '\n'; } > framed/a
+      { zstd -qc parts/b.csv; printf '\x5f\x2a\x4d\x18\x00\x00\x00\x00'; } > framed/b
+      { zstd -qc parts/c.tsv; head -c 700 /dev/zero; } > framed/c]=])
+    list(APPEND forms framed)
+  endif()
+  foreach(form IN LISTS forms)
+    foreach(memory IN ITEMS 100M 300K)
+      checksums(other ${same} --data "${WORK}/${form}" --memory ${memory})
+      if(NOT other STREQUAL whole)
+        message(FATAL_ERROR "${form}, --memory ${memory}: ${other}, not ${whole}")
+      endif()
     endforeach()
   endforeach()
+  checksums(other ${same} --data "${WORK}/parts/a.tsv" "${WORK}/parts/b.csv" "${WORK}/parts/c.tsv")
+  expect(other STREQUAL whole)
+  checksums(other ${same} --data "${WORK}/parts/a.tsv" --data "${WORK}/parts/b.csv" --data "${WORK}/parts/[c-d].*")
+  expect(other STREQUAL whole)
+  execute_process(COMMAND "${bash}" -c "cat parts/c.tsv | \"$0\" --data parts/a.tsv parts/b.csv - --epochs 2 --window 1000 --verbose"
+                          "${PROGRAM}" WORKING_DIRECTORY "${WORK}" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "weights [0-9a-f]+" other "${said}")
+  expect(other STREQUAL whole)
+  foreach(packer IN ITEMS "gzip;${ZLIB}" "zstd;${ZSTD}")
+    list(GET packer 0 name)
+    list(GET packer 1 built)
+    find_program(${name} ${name})
+    if(built AND ${name})
+      execute_process(COMMAND "${bash}" -c "${name} -c rows.tsv | \"$0\" --data - --epochs 2 --window 1000 --verbose" "${PROGRAM}"
+                      WORKING_DIRECTORY "${WORK}" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+      string(REGEX MATCHALL "weights [0-9a-f]+" other "${said}")
+      expect(other STREQUAL whole)
+    endif()
+  endforeach()
+  # Predictions.
+  execute_process(COMMAND "${PROGRAM}" --data "${WORK}/rows.tsv" --model lr --save "${WORK}/clicks" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  foreach(files IN ITEMS rows.tsv parts)
+    execute_process(COMMAND "${PROGRAM}" --load "${WORK}/clicks" --predict "${WORK}/${files}" OUTPUT_VARIABLE of_${files}
+                    COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
+  expect(of_rows.tsv STREQUAL of_parts)
+  string(REGEX MATCHALL "\n" lines "${of_parts}")
+  list(LENGTH lines count)
+  expect(count EQUAL 3000)
+  # Histories, each part with its names; in another order of the columns.
+  script([=[
+    mkdir histories
+    { printf 'user_id\titem_id\ttime\n'; for u in {1..20}; do for t in {1..4}; do printf '%d\t%d\t%d\n' $u $((u * t % 11)) $t; done; done; } > all.tsv
+    head -n 31 all.tsv > histories/a.tsv
+    { printf 'time\tuser_id\titem_id\n'; tail -n +32 all.tsv | awk '{ print $3 "\t" $1 "\t" $2 }'; } > histories/b.tsv]=])
+  checksums(expected --model din --model dssm --data "${WORK}/all.tsv")
+  checksums(other --model din --model dssm --data "${WORK}/histories")
+  expect(other STREQUAL expected)
+  # What names no rows, and what is both read and written.
+  expect_error(1 "empty: has no files" --data "${WORK}/empty")
+  expect_error(1 "deep: has the folder below" --data "${WORK}/deep")
+  expect_error(1 "x[*]: no file has such a name" --data "${WORK}/x*")
+  expect_error(1 "all.tsv:1:[0-9]+: .*number of fields" --data "${WORK}/parts/a.tsv" "${WORK}/all.tsv" --model lr)
+  expect_error(1 "-: is named twice" --data - "${WORK}/parts/a.tsv" - --model lr)
+  expect_error(1 "must be different files .both are .*parts/a.tsv" --data "${WORK}/parts" --model lr --save "${WORK}/parts/a.tsv")
+  file(APPEND "${WORK}/histories/b.tsv" "1\t2\tx\n")
+  expect_error(1 "histories/b.tsv:52: no number: 'x'" --data "${WORK}/histories" --model din)
+  # A bar of progress is there while the rows are read, on a terminal.
+  find_program(python3 python3)
+  if(NOT python3)
+    message("SKIPPED: progress (no program python3)")
+    return()
+  endif()
+  execute_process(COMMAND "${python3}" "${CMAKE_CURRENT_LIST_DIR}/progress.py" "${PROGRAM}" "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
 elseif(CHECK STREQUAL "demo")
   # scripts/demo.sh runs in the caller's folder: here of a clone whose build is this program.
   find_program(bash bash)

@@ -59,7 +59,7 @@ struct reader_options {
 template <class Format, class Executor, class = detail::unit>
 class batch_reader {
   static_assert(TextFormat<Format>,
-                "deeprec::batch_reader: not a text format. Fix: criteo_format, libsvm_format, "
+                "deeprec::batch_reader: not a text format. Fix: criteo_format, csv_format, libsvm_format, "
                 "feasign_format, key_value_format, or see TextFormat in deeprec/data/text_format.hpp.");
   static_assert(BulkExecutor<Executor>,
                 "deeprec::batch_reader: the executor has no parallel_for. Fix: inline_executor, "
@@ -133,6 +133,9 @@ class batch_reader {
   [[nodiscard]] index_t ignored_fields() const noexcept { return ignored_; }
   /// Rows delivered so far.
   [[nodiscard]] index_t rows_read() const noexcept { return rows_; }
+  /// Bytes of files read so far, by the chunks in flight further than the rows delivered; of a stream what it
+  /// counts (text_stream::bytes_read).
+  [[nodiscard]] index_t bytes_read() const noexcept { return chunks_.bytes_read(); }
 
  private:
   /// Adds rows to the batch until it is full, the input ends, or a fault comes, which stays; or
@@ -259,6 +262,42 @@ using reader_of =
 
 }  // namespace detail
 
+/// One of the texts of read_texts(): a regular file, or a stream that has the name of a file.
+struct text_input {
+  std::string name;
+  std::unique_ptr<text_stream> stream;  ///< null: the file of that name
+};
+
+/// A reader of files and streams, in sequence: the files as read_files() reads them, in parallel, a stream as
+/// read_stream() does, opened where its turn comes. A batch has rows of several of them.
+///
+/// @pre     the executor outlives the reader
+/// @cost    opens and closes each file; allocates the list of chunks
+/// @threads reentrant
+/// @error   as of read_files(); a stream that can't be opened is a fault of next(), after the rows before it
+/// @example read_texts(pool, criteo_format{}, std::move(inputs))
+template <class Context, class Format>
+DEEPREC_PER_UNIT auto read_texts(Context&& context_or_executor, Format format, std::vector<text_input> inputs,
+                                 const reader_options& options = {})
+    -> result<detail::reader_of<Context, Format>> {
+  return detail::or_out_of_memory([&]() -> result<detail::reader_of<Context, Format>> {
+    if (const status s = format.check(); !s) return s;
+    std::vector<detail::text_source> sources;
+    sources.reserve(inputs.size());
+    for (text_input& input : inputs) {
+      if (input.stream != nullptr) {
+        sources.emplace_back(std::move(input.name), std::move(input.stream));
+        continue;
+      }
+      detail::text_source& source = sources.emplace_back(std::move(input.name));
+      if (const status s = source.open(); !s) return fault(s, source.name());
+      source.close();
+    }
+    return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
+                               std::move(sources), options);
+  });
+}
+
 /// A reader of files, in sequence. Every file is opened once here, so that a missing one is reported
 /// before the first batch.
 ///
@@ -273,16 +312,11 @@ DEEPREC_PER_UNIT auto read_files(Context&& context_or_executor, Format format, s
                                  const reader_options& options = {})
     -> result<detail::reader_of<Context, Format>> {
   return detail::or_out_of_memory([&]() -> result<detail::reader_of<Context, Format>> {
-    if (const status s = format.check(); !s) return s;
-    std::vector<detail::text_source> sources;
-    sources.reserve(paths.size());
-    for (std::string& path : paths) {
-      detail::text_source& source = sources.emplace_back(std::move(path));
-      if (const status s = source.open(); !s) return fault(s, source.name());
-      source.close();
-    }
-    return detail::make_reader(std::forward<Context>(context_or_executor), std::move(format),
-                               std::move(sources), options);
+    std::vector<text_input> inputs;
+    inputs.reserve(paths.size());
+    for (std::string& path : paths) inputs.push_back({std::move(path), nullptr});
+    return read_texts(std::forward<Context>(context_or_executor), std::move(format), std::move(inputs),
+                      options);
   });
 }
 

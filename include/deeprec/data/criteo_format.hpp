@@ -32,10 +32,6 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 /// Whether lines have an id before the label. by_header: if the header's first field is "Id".
 enum class id_column : std::uint8_t { by_header, present, absent };
 
-/// Whether lines have a label. by_fields: if the first line of a file has a field more than the integers, the
-/// tokens and an Id column; all lines of a file are alike. Without it labels are 0.
-enum class label_column : std::uint8_t { present, by_fields, absent };
-
 /// The format of Criteo's logs: a value that holds the options.
 ///
 /// @numerics dense values are the nearest floats to the decimal text; the id of a token is

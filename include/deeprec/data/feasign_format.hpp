@@ -6,9 +6,9 @@
 //   label (it is slot 1)   slot 3: one key        slot 29: two keys
 //
 // Slots come in any order and any number of times; a slot that the format doesn't list is ignored and
-// counted, and one that a line lacks is an empty bag. Fields are separated by spaces or tabs. A line of
-// slot:feasign is malformed where that shows: none of its slots is listed, and each of its feasigns, two or
-// more, is.
+// counted, and one that a line lacks is an empty bag. Fields are separated by spaces or tabs. Files of
+// slot:feasign are read with the option pairs. A line in the other order is malformed where that shows: none
+// of its slots is listed, and each of its feasigns, two or more, is.
 // Not here: the padding key 0 that PaddleRec puts into empty slots.
 #pragma once
 
@@ -28,7 +28,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// The format of "feasign:slot" files.
+/// The format of "feasign:slot" and "slot:feasign" files.
 ///
 /// @numerics hashed: hash_bucket(mix64(key), rows), or mix64(key) with rows = 0, or bucket(decimal digits of
 ///           the key without leading zeros, feature of the batch, rows); as_is: the key's 64 bits
@@ -66,6 +66,10 @@ class feasign_format {
     }
   }
 
+  /// What stands before the colon.
+  enum class pair_order : std::uint8_t { feasign_slot, slot_feasign };
+
+  pair_order pairs = pair_order::feasign_slot;
   token_use keys = token_use::as_is;
   index_t rows = 0;  ///< of every table; 0 = keep 64 bits (a key above 2^63 reads as negative)
   bucket_function bucket = nullptr;  ///< computes the row of a key, such as farmhash_bucket; null: the hash
@@ -104,6 +108,7 @@ class feasign_format {
   /// @error   parse_error (the log has the location), out_of_memory
   DEEPREC_PER_UNIT status parse(const layout&, std::string_view text, sparse_batch& batch,
                                 line_log& log) const {
+    const bool slot_first = pairs == pair_order::slot_feasign;
     const auto parse_row = [&](std::string_view line, float& label) -> status {
       detail::blank_fields fields(line);
       std::string_view field = fields.next();
@@ -123,13 +128,15 @@ class feasign_format {
       for (; !field.empty(); field = fields.next()) {
         const std::size_t colon = field.find(':');
         if (colon == std::string_view::npos) {
-          return detail::bad_field(line, field, "not feasign:slot");
+          return detail::bad_field(line, field, slot_first ? "not slot:feasign" : "not feasign:slot");
         }
         std::uint64_t key = 0;
         std::uint64_t number = 0;
-        const std::string_view slot_text = field.substr(colon + 1);
-        if (const char* why = detail::parse_unsigned(field.substr(0, colon), key)) {
-          return detail::bad_field(line, field, why);
+        const std::string_view before = field.substr(0, colon), behind = field.substr(colon + 1);
+        const std::string_view key_text = slot_first ? behind : before;
+        const std::string_view slot_text = slot_first ? before : behind;
+        if (const char* why = detail::parse_unsigned(key_text, key)) {
+          return detail::bad_field(line, key_text, why);
         }
         if (const char* why = detail::parse_unsigned(slot_text, number)) {
           return detail::bad_field(line, slot_text, why);
@@ -166,8 +173,10 @@ class feasign_format {
         if (!batch.push_id(slot, static_cast<std::int64_t>(key))) return detail::no_room_for_rows;
       }
       if (kept == 0 && swapped > 1 && swapped == ignored) {
-        return detail::bad_field(line, first,
-                                 "slot:feasign: no slot is listed, each feasign is. Fix: feasign:slot");
+        return detail::bad_field(
+            line, first,
+            slot_first ? "feasign:slot: no slot is listed, each feasign is. Fix: pairs = feasign_slot"
+                       : "slot:feasign: no slot is listed, each feasign is. Fix: pairs = slot_feasign");
       }
       if (!labelled) {
         return detail::bad_field(line, line.substr(line.size()), "the line has no label");

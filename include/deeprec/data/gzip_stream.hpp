@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,12 +28,16 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///          or no gzip file
 class gzip_stream final : public text_stream {
  public:
-  explicit gzip_stream(std::string path) : file_(std::move(path)) {}
+  explicit gzip_stream(std::string path) : gzip_stream(std::make_unique<file_stream>(std::move(path))) {}
+  /// Of the compressed bytes of another stream, such as a pipe.
+  ///
+  /// @pre from is no null
+  explicit gzip_stream(std::unique_ptr<text_stream> from) noexcept : from_(std::move(from)) {}
   ~gzip_stream() override { close(); }
 
   [[nodiscard]] status open() noexcept override {
-    close();
-    if (const status s = file_.open(); !s) return s;
+    if (std::exchange(has_engine_, false)) ::inflateEnd(&engine_);
+    if (const status s = from_.open(); !s) return s;
     engine_ = {};
     constexpr int gzip_only = 15 + 16;
     if (::inflateInit2(&engine_, gzip_only) != Z_OK) {
@@ -45,14 +50,14 @@ class gzip_stream final : public text_stream {
   [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
     got = 0;
     while (got == 0) {
-      std::string_view from = file_.held();
+      std::string_view from = from_.held();
       if (!has_more_) {
-        if (const status s = file_.peek(from); !s) return s;
+        if (const status s = from_.peek(from); !s) return s;
       }
       if (!in_member_) {
         if (from.empty()) return begun_ ? status() : detail::truncated_text;
         if (begun_ && detail::is_padding(from[0])) {
-          file_.drop(1);
+          from_.drop(1);
           continue;
         }
         if (from[0] != '\x1f') return begun_ ? detail::followed_text : detail::other_kind(from);
@@ -70,7 +75,7 @@ class gzip_stream final : public text_stream {
       const bool waits = done == Z_BUF_ERROR && std::exchange(has_more_, false);
       if (done != Z_OK && done != Z_STREAM_END && !waits) return detail::corrupt_text;
       has_more_ = done == Z_OK && engine_.avail_out == 0;
-      file_.drop(from.size() - engine_.avail_in);
+      from_.drop(from.size() - engine_.avail_in);
       got = static_cast<index_t>(room - engine_.avail_out);
       if (done == Z_STREAM_END) in_member_ = false;
     }
@@ -78,14 +83,15 @@ class gzip_stream final : public text_stream {
   }
   void close() noexcept override {
     if (std::exchange(has_engine_, false)) ::inflateEnd(&engine_);
-    file_.close();
+    from_.close();
   }
+  [[nodiscard]] index_t bytes_read() const noexcept override { return from_.bytes_read(); }
   [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept override {
-    return has_more_ || file_.ready(most);
+    return has_more_ || from_.ready(most);
   }
 
  private:
-  detail::compressed_bytes file_;
+  detail::compressed_bytes from_;
   z_stream engine_{};
   bool has_engine_ = false;
   bool begun_ = false;  // the first member

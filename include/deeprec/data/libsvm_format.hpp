@@ -4,8 +4,9 @@
 //   │  └─────────┬───────┘
 //   label    feature 0: ids {2, 16, 39}, weights {0.5, 1, -2.25}     (indices from 1; ids from 0)
 //
-// Fields are separated by spaces or tabs. Lines of blanks or a comment only hold no row.
-// Not here: qid fields, several labels.
+// Fields are separated by spaces or tabs. Lines of blanks or a comment only hold no row. A field qid:7 behind
+// the label is the row's group, where groups are present.
+// Not here: several labels.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,9 @@ struct libsvm_format {
 
   index_base base = index_base::one;
   index_t rows = 0;  ///< an id must be below it; 0 = any id
+  /// Whether each label is followed by qid:<number>, the row's group in the batch.
+  enum class query_ids : std::uint8_t { absent, present };
+  query_ids groups = query_ids::absent;
 
   struct layout {
     bool has_header = false;
@@ -40,8 +44,12 @@ struct libsvm_format {
     if (rows >= 0) return {};
     return {errc::unsupported, "libsvm_format: rows is negative. Fix: 0 for any id, or the table's size"};
   }
-  [[nodiscard]] static constexpr batch_shape shape() noexcept {
-    return {.dense_columns = 0, .features = 1, .bags = bag_size::any, .weights = id_weights::present};
+  [[nodiscard]] constexpr batch_shape shape() const noexcept {
+    return {.dense_columns = 0,
+            .features = 1,
+            .bags = bag_size::any,
+            .weights = id_weights::present,
+            .extras = {.groups = groups == query_ids::present}};
   }
   /// There are no headers.
   [[nodiscard]] static layout detect(std::string_view) noexcept { return {}; }
@@ -62,6 +70,16 @@ struct libsvm_format {
       if (const char* why = detail::parse_float(field, label)) {
         return detail::bad_field(line, field, why);
       }
+      if (groups == query_ids::present) {
+        field = fields.next();
+        std::uint64_t query = 0;
+        if (!field.starts_with("qid:"))
+          return detail::bad_field(line, field.empty() ? data.substr(data.size()) : field, "not qid:number");
+        if (const char* why = detail::parse_unsigned(field.substr(4), query)) {
+          return detail::bad_field(line, field, why);
+        }
+        *batch.next_group() = static_cast<std::int64_t>(query);
+      }
       while (!(field = fields.next()).empty()) {
         const std::size_t colon = field.find(':');
         if (colon == std::string_view::npos) {
@@ -70,6 +88,9 @@ struct libsvm_format {
         std::uint64_t index = 0;
         float weight = 0;
         const std::string_view value = field.substr(colon + 1);
+        if (field.starts_with("qid:"))
+          return detail::bad_field(line, field,
+                                   "a qid. Fix: groups = query_ids::present, qid behind the label");
         if (const char* why = detail::parse_unsigned(field.substr(0, colon), index)) {
           return detail::bad_field(line, field, why);
         }

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory_resource>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,33 +23,11 @@
 #include <deeprec/core/jagged_view.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/data/batch_shape.hpp>
+#include <deeprec/data/detail/extra_arrays.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
-
-namespace detail {
-
-/// The fault of a batch that cannot grow.
-inline constexpr status no_room_for_rows{errc::out_of_memory,
-                                         "the memory resource must provide room for rows (it refused)"};
-
-}  // namespace detail
-
-/// one: each bag holds exactly one id (then all features share their offsets); any: zero or more.
-enum class bag_size : std::uint8_t { one, any };
-
-/// Whether the ids of a format come with weights.
-enum class id_weights : std::uint8_t { absent, present };
-
-/// The contents of every row of a format.
-struct batch_shape {
-  index_t dense_columns = 0;
-  index_t features = 0;
-  bag_size bags = bag_size::any;
-  id_weights weights = id_weights::absent;
-
-  friend constexpr bool operator==(const batch_shape&, const batch_shape&) = default;
-};
 
 /// Owner of B parsed rows. Move-only.
 ///
@@ -59,7 +38,7 @@ struct batch_shape {
 class sparse_batch {
  public:
   explicit sparse_batch(std::pmr::memory_resource* memory = std::pmr::get_default_resource()) noexcept
-      : memory_(memory), labels_(memory), dense_(memory), ones_(memory) {}
+      : memory_(memory), labels_(memory), dense_(memory), ones_(memory), extras_(memory) {}
 
   sparse_batch(sparse_batch&& other) noexcept : sparse_batch(other.memory_) { swap(other); }
   sparse_batch& operator=(sparse_batch&& other) noexcept {
@@ -78,6 +57,7 @@ class sparse_batch {
     std::swap(labels_, other.labels_);
     std::swap(dense_, other.dense_);
     std::swap(ones_, other.ones_);
+    extras_.swap(other.extras_);
     features_.swap(other.features_);
   }
 
@@ -112,6 +92,20 @@ class sparse_batch {
       return {ones_.data(), rows_, one.ids.data(), rows_, weights};
     }
     return {one.offsets.data(), rows_, one.ids.data(), one.size, weights};
+  }
+
+  /// The weights of rows (B), where shape().extras has them; else none.
+  [[nodiscard]] std::span<const float> row_weights() const noexcept {
+    return {extras_.weights(), shape_.extras.weights ? static_cast<std::size_t>(rows_) : 0};
+  }
+  /// The groups of rows, likewise.
+  [[nodiscard]] std::span<const std::int64_t> groups() const noexcept {
+    return {extras_.groups(), shape_.extras.groups ? static_cast<std::size_t>(rows_) : 0};
+  }
+  /// The name of a row below rows(), until the batch is written to; empty where the format has none.
+  [[nodiscard]] std::string_view name(index_t row) const {
+    DEEPREC_EXPECTS(0 <= row && row < rows_);
+    return shape_.extras.names ? extras_.name(row) : std::string_view();
   }
 
   /// Drops the rows and keeps the memory.
@@ -152,6 +146,7 @@ class sparse_batch {
     if (!labels_.reserve(total, rows_)) return detail::no_room_for_rows;
     if (!dense_.reserve(total * shape_.dense_columns, rows_ * shape_.dense_columns))
       return detail::no_room_for_rows;
+    if (!extras_.reserve(shape_.extras, total, rows_)) return detail::no_room_for_rows;
     if (shape_.bags == bag_size::one) {
       const index_t known = ones_.capacity();
       if (!ones_.reserve(total + 1, 0)) return detail::no_room_for_rows;
@@ -178,6 +173,15 @@ class sparse_batch {
   [[nodiscard]] float* next_dense() noexcept { return dense_.data() + rows_ * shape_.dense_columns; }
   [[nodiscard]] std::int64_t* next_id(index_t s) noexcept {
     return features_[static_cast<std::size_t>(s)].ids.data() + rows_;
+  }
+
+  /// The next weight and group, where the shape has them, as next_label().
+  [[nodiscard]] float* next_row_weight() noexcept { return extras_.weights() + rows_; }
+  [[nodiscard]] std::int64_t* next_group() noexcept { return extras_.groups() + rows_; }
+  /// Sets the name of the reserved row `ahead` rows behind the next one, where the shape has names; those of
+  /// the rows before it are set. False: out_of_memory.
+  [[nodiscard]] bool set_name(index_t ahead, std::string_view name) noexcept {
+    return extras_.set_name(rows_ + ahead, name);
   }
 
   /// Adds an id (and its weight) to the open row's bag of feature s, for bag_size::any.
@@ -279,6 +283,11 @@ class sparse_batch {
     index_t more = 0;
     for (const part& p : parts) more += p.count;
     if (const status s = reserve_rows(more); !s) return s;
+    if (shape_.extras.names) {
+      index_t bytes = 0;
+      for (const part& p : parts) bytes += p.from->extras_.name_bytes(p.first, p.count);
+      if (!extras_.reserve_name_bytes(bytes, rows_)) return detail::no_room_for_rows;
+    }
     if (shape_.bags == bag_size::any) {
       for (index_t s = 0; s < shape_.features; ++s) {
         const index_t held = features_[static_cast<std::size_t>(s)].size;
@@ -290,7 +299,7 @@ class sparse_batch {
     return {};
   }
 
-  /// Pieces of work in copying parts: the features, then dense, then labels.
+  /// Pieces of work in copying parts: the features, then dense, then labels with what else rows have.
   [[nodiscard]] index_t copy_pieces() const noexcept { return shape_.features + 2; }
 
   /// Copies one piece of all parts after the batch's rows.
@@ -307,6 +316,7 @@ class sparse_batch {
         copy(dense_.data() + row * width, p.from->dense_.data() + p.first * width, p.count * width);
       } else if (piece > shape_.features) {
         copy(labels_.data() + row, p.from->labels_.data() + p.first, p.count);
+        extras_.copy(shape_.extras, row, p.from->extras_, p.first, p.count);
       } else {
         copy_bags(features_[static_cast<std::size_t>(piece)],
                   p.from->features_[static_cast<std::size_t>(piece)], row, p.first, p.count);
@@ -383,6 +393,7 @@ class sparse_batch {
   detail::grow_array<float> labels_;
   detail::grow_array<float> dense_;
   detail::grow_array<std::int64_t> ones_;  // 0, 1, 2 ...: the offsets of bags of one id
+  detail::extra_arrays extras_;
   std::vector<feature_arrays> features_;
 };
 

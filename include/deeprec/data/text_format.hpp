@@ -18,7 +18,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
-#include <deeprec/data/detail/file_kind.hpp>
+#include <deeprec/data/detail/row_ends.hpp>
+#include <deeprec/data/file_kind.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/support/verb.hpp>
 
@@ -26,6 +27,10 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 
 /// Treatment of a bad line: it ends the reading with a fault, or is dropped and counted.
 enum class malformed : std::uint8_t { fault, drop };
+
+/// Whether lines have a label. by_fields: if the first line of a file does, all lines of which are alike; of
+/// Criteo's logs by a field more than the integers, the tokens and an Id column. Without it labels are 0.
+enum class label_column : std::uint8_t { present, by_fields, absent };
 
 /// The id of a token. hashed: the row hash_bucket(hash, rows), or where rows = 0 is allowed the 64-bit hash
 /// itself; as_is: the token is a number, below rows where rows > 0.
@@ -130,11 +135,11 @@ inline constexpr index_t head_bytes(index_t longest_line) noexcept {
 }
 
 /// The first line of the text, without line end and byte order mark; of a line beyond the limit only the
-/// beginning.
-inline std::string_view head_line(std::string_view text, index_t longest_line) noexcept {
+/// beginning. `quote`: within which a line end ends no row, or NUL.
+inline std::string_view head_line(std::string_view text, index_t longest_line, char quote = '\0') noexcept {
   text = text.substr(0, static_cast<std::size_t>(head_bytes(longest_line)));
   text.remove_prefix(byte_order_mark(text));
-  std::string_view line = text.substr(0, text.find('\n'));
+  std::string_view line = text.substr(0, first_row_end(text, quote));
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   return line;
 }
@@ -204,14 +209,18 @@ DEEPREC_PER_UNIT result<parsed_text> parse_text(const Format& format, std::strin
     batch.reshape(format.shape());
     if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
     const std::string_view all = text.substr(detail::byte_order_mark(text));
-    const typename Format::layout layout = format.detect(detail::head_line(text, options.longest_line));
+    const char quote = detail::row_quote(format);
+    const typename Format::layout layout =
+        format.detect(detail::head_line(text, options.longest_line, quote));
     std::string_view body = all;
-    if (layout.has_header) {
-      const std::size_t end = all.find('\n');
-      body.remove_prefix(end == std::string_view::npos ? all.size() : end + 1);
-    }
     line_log log(options.on_malformed, options.longest_line);
-    log.count_lines(layout.has_header ? 1 : 0);
+    if (layout.has_header) {
+      const std::size_t end = detail::first_row_end(all, quote);
+      const std::string_view head = all.substr(0, end);
+      body.remove_prefix(end == std::string_view::npos ? all.size() : end + 1);
+      log.count_lines(1 + std::count(head.begin(), head.end(), '\n'));
+    }
+    if (all.empty()) return parsed_text();
     if (const status s = format.parse(layout, body, batch, log); !s) {
       batch.clear();
       return fault(s, "<text>");

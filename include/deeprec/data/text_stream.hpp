@@ -24,8 +24,8 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/detail/io_refusal.hpp>
+#include <deeprec/data/file_kind.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
@@ -50,6 +50,11 @@ class text_stream {
   /// @error io_error, out_of_memory
   [[nodiscard]] virtual status read(char* to, index_t bytes, index_t& got) noexcept = 0;
   virtual void close() noexcept = 0;
+  /// Bytes taken so far of what the text is stored in, compressed ones where it is compressed: what a bar of
+  /// progress compares with the size of a file. 0: unknown.
+  ///
+  /// @error none
+  [[nodiscard]] virtual index_t bytes_read() const noexcept { return 0; }
   /// Whether read() would return at once, waited for no longer than `most`: bytes, the end or a fault have
   /// arrived. While it is true, a reader reads on; else it parses the lines that it has. A class that can't
   /// tell returns false: then each read() that gives a whole line is parsed alone. A compressed stream may be
@@ -76,6 +81,7 @@ class file_stream final : public text_stream {
 
   /// @error io_error; of a descriptor also for the second call: it can be read once
   [[nodiscard]] status open() noexcept override {
+    bytes_read_ = 0;
     if (path_.empty()) {
       if (begun_) return {errc::io_error, "can be read only once"};
       begun_ = true;
@@ -102,12 +108,14 @@ class file_stream final : public text_stream {
         continue;
       }
       got = n < 0 ? 0 : static_cast<index_t>(n);
+      bytes_read_ += got;
       return n < 0 ? detail::io_refusal(errno) : status();
     }
   }
   void close() noexcept override {
     if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
   }
+  [[nodiscard]] index_t bytes_read() const noexcept override { return bytes_read_; }
   /// The same, for `most` below 0 without a limit.
   [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept override {
     pollfd end{descriptor_, POLLIN, 0};
@@ -118,28 +126,30 @@ class file_stream final : public text_stream {
   static constexpr int pipe_bytes = 1 << 20;
   std::string path_;
   int descriptor_ = -1;
+  index_t bytes_read_ = 0;
   bool begun_ = false;
 };
 
 namespace detail {
 
-/// The compressed bytes of a file, block by block.
+/// The compressed bytes of a stream, block by block.
 class compressed_bytes {
  public:
-  explicit compressed_bytes(std::string path) : file_(std::move(path)) {}
+  /// @pre from is no null
+  explicit compressed_bytes(std::unique_ptr<text_stream> from) noexcept : from_(std::move(from)) {}
 
   [[nodiscard]] status open() noexcept {
     held_ = {};
     if (!block_) block_.reset(new (std::nothrow) char[block_bytes]);
     if (!block_) return {errc::out_of_memory, "memory must provide room for a compressed block (it refused)"};
-    return file_.open();
+    return from_->open();
   }
-  void close() noexcept { file_.close(); }
+  void close() noexcept { from_->close(); }
   /// The bytes at hand, read where there were none; none at the end of the file.
   [[nodiscard]] status peek(std::string_view& bytes) noexcept {
     if (held_.empty()) {
       index_t got = 0;
-      if (const status s = file_.read(block_.get(), block_bytes, got); !s) return s;
+      if (const status s = from_->read(block_.get(), block_bytes, got); !s) return s;
       held_ = {block_.get(), static_cast<std::size_t>(got)};
     }
     bytes = held_;
@@ -148,13 +158,16 @@ class compressed_bytes {
   void drop(std::size_t bytes) noexcept { held_.remove_prefix(bytes); }
   /// What peek() has.
   [[nodiscard]] std::string_view held() const noexcept { return held_; }
+  [[nodiscard]] index_t bytes_read() const noexcept {
+    return from_->bytes_read() - static_cast<index_t>(held_.size());
+  }
   [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept {
-    return !held_.empty() || file_.ready(most);
+    return !held_.empty() || from_->ready(most);
   }
 
  private:
   static constexpr index_t block_bytes = index_t{1} << 17;
-  file_stream file_;
+  std::unique_ptr<text_stream> from_;
   std::unique_ptr<char[]> block_;
   std::string_view held_;
 };
@@ -165,7 +178,7 @@ inline constexpr status followed_text(errc::io_error, "the compressed text is fo
 
 /// Why this is no begin of a compressed text.
 inline status other_kind(std::string_view begin) noexcept {
-  const char* const reason = kind_beside_text(begin);
+  const char* const reason = begin_of_file(begin).reason;
   return reason == nullptr ? corrupt_text : status(errc::io_error, reason);
 }
 /// What may follow a compressed text: the padding of a tape or of echo.

@@ -28,10 +28,14 @@ namespace deeprec { inline namespace DEEPREC_ABI {
 ///          with a window above 128 MB
 class zstd_stream final : public text_stream {
  public:
-  explicit zstd_stream(std::string path) : file_(std::move(path)) {}
+  explicit zstd_stream(std::string path) : zstd_stream(std::make_unique<file_stream>(std::move(path))) {}
+  /// Of the compressed bytes of another stream, such as a pipe.
+  ///
+  /// @pre from is no null
+  explicit zstd_stream(std::unique_ptr<text_stream> from) noexcept : from_(std::move(from)) {}
 
   [[nodiscard]] status open() noexcept override {
-    if (const status s = file_.open(); !s) return s;
+    if (const status s = from_.open(); !s) return s;
     if (!engine_) engine_.reset(::ZSTD_createDCtx());
     if (!engine_) return {errc::out_of_memory, "memory must provide room for zstd (it refused)"};
     ::ZSTD_DCtx_reset(engine_.get(), ZSTD_reset_session_only);
@@ -41,12 +45,12 @@ class zstd_stream final : public text_stream {
   [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
     got = 0;
     while (got == 0) {
-      std::string_view from = file_.held();
+      std::string_view from = from_.held();
       if (!has_more_) {
-        if (const status s = file_.peek(from); !s) return s;
+        if (const status s = from_.peek(from); !s) return s;
         if (from.empty() && !in_frame_) return {};
         if (begun_ && !in_frame_ && detail::is_padding(from[0])) {
-          file_.drop(1);
+          from_.drop(1);
           continue;
         }
       }
@@ -58,7 +62,7 @@ class zstd_stream final : public text_stream {
         if (at_begin) return begun_ ? detail::followed_text : detail::other_kind(from);
         return refusal(::ZSTD_getErrorCode(left));
       }
-      file_.drop(in.pos);
+      from_.drop(in.pos);
       got = static_cast<index_t>(out.pos);
       in_frame_ = left != 0;
       begun_ = begun_ || !in_frame_;
@@ -67,9 +71,10 @@ class zstd_stream final : public text_stream {
     }
     return {};
   }
-  void close() noexcept override { file_.close(); }
+  void close() noexcept override { from_.close(); }
+  [[nodiscard]] index_t bytes_read() const noexcept override { return from_.bytes_read(); }
   [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept override {
-    return has_more_ || file_.ready(most);
+    return has_more_ || from_.ready(most);
   }
 
  private:
@@ -84,7 +89,7 @@ class zstd_stream final : public text_stream {
     return detail::corrupt_text;
   }
 
-  detail::compressed_bytes file_;
+  detail::compressed_bytes from_;
   std::unique_ptr<ZSTD_DCtx, release> engine_;
   bool begun_ = false;  // the first frame was read
   bool in_frame_ = false;

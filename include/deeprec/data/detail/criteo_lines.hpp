@@ -18,6 +18,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/hash.hpp>
 #include <deeprec/data/detail/byte_words.hpp>
+#include <deeprec/data/detail/fast_fields.hpp>
 #include <deeprec/data/detail/numbers.hpp>
 #include <deeprec/data/text_format.hpp>
 
@@ -52,8 +53,7 @@ struct criteo_plan {
   }
   /// hash_bytes(token, feature) for a token of eight bytes.
   [[nodiscard]] DEEPREC_INLINE std::uint64_t hash_of_eight(int feature, std::uint64_t token) const noexcept {
-    const std::uint64_t inner = fold_multiply(token ^ hash_key[1], token ^ hash_starts[feature]);
-    return fold_multiply(hash_key[2] ^ 8, inner ^ hash_key[3]);
+    return detail::hash_of_eight(hash_starts[feature], token);
   }
 };
 
@@ -238,28 +238,9 @@ bool parse_criteo_lines(const detail::criteo_plan& plan, const char* p, const ch
       for (int i = 0; i < 13; ++i) {
         const char* const field = line + (stops[Labels + i] + 1);
         const std::uint32_t size = stops[Labels + 1 + i] - (stops[Labels + i] + 1);
-        // The eight bytes from the field on are inside the line: 26 separators still follow.
-        std::uint64_t word = detail::read_u64(field);
-        const bool negative = (word & 0xff) == '-';
-        std::uint32_t digits = size;
-        if (negative) {
-          word = detail::read_u64(field + 1);
-          --digits;
-        }
-        const std::uint32_t half = (32 - 4 * digits) & 31;  // 64 - 8 * digits, in two halves
-        std::uint64_t v = ((word ^ 0x3030303030303030) << half) << half;
-        if (digits == 0) v = 0;
-        const bool odd = (((v + 0x7676767676767676) | v) & 0x8080808080808080) != 0;
-        if (odd || digits > 8 || (negative && digits == 0)) [[unlikely]] {
+        // The nine bytes from the field on are inside the line: 26 separators still follow.
+        if (!parse_small_integer(field, size, plan.missing_dense, dense[i])) [[unlikely]]
           good &= detail::criteo_dense_field(plan, {field, size}, dense[i]);
-          continue;
-        }
-        v = v * 10 + (v >> 8);
-        v = ((v & 0x000000ff000000ff) * 0x000f424000000064 +
-             ((v >> 16) & 0x000000ff000000ff) * 0x0000271000000001) >>
-            32;
-        const auto magnitude = static_cast<float>(static_cast<std::int64_t>(v & 0xffffffff));
-        dense[i] = size == 0 ? plan.missing_dense : negative ? -magnitude : magnitude;
       }
       const auto by_hash = [&](const auto& id_of) {
         for (int i = 0; i < 26; ++i) {

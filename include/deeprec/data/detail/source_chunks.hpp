@@ -21,12 +21,13 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
 #include <deeprec/core/status.hpp>
-#include <deeprec/data/detail/file_kind.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 #include <deeprec/data/detail/locked_resource.hpp>
+#include <deeprec/data/detail/row_ends.hpp>
 #include <deeprec/data/detail/stream_lines.hpp>
 #include <deeprec/data/detail/text_chunk.hpp>
 #include <deeprec/data/detail/text_source.hpp>
+#include <deeprec/data/file_kind.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 #include <deeprec/support/unit_flags.hpp>
@@ -54,6 +55,9 @@ class source_chunks {
     chunks_.reserve(static_cast<std::size_t>(most));
     for (index_t i = 0; i < most; ++i) chunks_.emplace_back(locked).rows.reshape(format_.shape());
     layouts_.resize(sources_.size());
+    if (row_quote(format_) != '\0') {  // whether a line end is within quotes depends on all text before it
+      for (text_source& source : sources_) source.make_stream();
+    }
   }
 
   [[nodiscard]] const Format& format() const noexcept { return format_; }
@@ -66,6 +70,12 @@ class source_chunks {
   }
   /// The source of the next chunk.
   [[nodiscard]] index_t next_source() const noexcept { return source_; }
+
+  /// Bytes of the sources that chunks were chosen of.
+  [[nodiscard]] index_t bytes_read() const noexcept {
+    return bytes_before_ +
+           (source_ < static_cast<index_t>(sources_.size()) && entered_ ? bytes_of_source() : 0);
+  }
 
   /// What ended the input before its end, and the source that it is in; ok: nothing.
   [[nodiscard]] const status& fault() const noexcept { return fault_; }
@@ -118,8 +128,8 @@ class source_chunks {
           break;
         }
         if (!stream_.end()) return refused(stream_.end());
-        from.close();
         leave();
+        from.close();
         continue;
       }
       if (number_ * limits_.chunk_bytes >= from.size()) {
@@ -151,9 +161,10 @@ class source_chunks {
     if (chunk.number == 0) {
       text.remove_prefix(byte_order_mark(text));
       if (layout.has_header) {
-        const std::size_t end = text.find('\n');
+        const std::size_t end = first_row_end(text, row_quote(format_));
+        const std::string_view head = text.substr(0, end);
         text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-        chunk.log.count_lines(1);
+        chunk.log.count_lines(1 + std::count(head.begin(), head.end(), '\n'));
       }
     }
     chunk.state = format_.parse(layout, text, chunk.rows, chunk.log);
@@ -171,7 +182,12 @@ class source_chunks {
   }
 
  private:
+  [[nodiscard]] index_t bytes_of_source() const noexcept {
+    const text_source& of = sources_[static_cast<std::size_t>(source_)];
+    return of.is_stream() ? of.stream_bytes() : (std::min)(of.size(), number_ * limits_.chunk_bytes);
+  }
   void leave() noexcept {
+    bytes_before_ += bytes_of_source();
     ++source_;
     number_ = 0;
     entered_ = false;
@@ -212,7 +228,7 @@ class source_chunks {
 
   [[nodiscard]] stream_lines::limits stream_limits() const noexcept {
     return {limits_.chunk_bytes, limits_.chunk_bytes * static_cast<index_t>(chunks_.size()),
-            limits_.longest_line};
+            limits_.longest_line, row_quote(format_)};
   }
 
   /// Gives the lines of a stream that have arrived to chunks, about as many bytes to each.
@@ -220,19 +236,14 @@ class source_chunks {
     const index_t bytes = stream_.bytes();
     const char* const text = chunks_.front().buffer.data();
     if (number_ == 0) {
-      layouts_[static_cast<std::size_t>(source_)] =
-          format_.detect(head_line({text, static_cast<std::size_t>(bytes)}, limits_.longest_line));
+      layouts_[static_cast<std::size_t>(source_)] = format_.detect(
+          head_line({text, static_cast<std::size_t>(bytes)}, limits_.longest_line, row_quote(format_)));
     }
     const index_t pieces =
         (std::min)((bytes - 1) / limits_.chunk_bytes + 1, static_cast<index_t>(chunks_.size()));
     const index_t least = (bytes - 1) / pieces + 1;  // bytes of all but the last
     for (index_t begin = 0; begin < bytes;) {
-      index_t end = bytes;
-      if (bytes - begin > least) {
-        const index_t from = begin + least - 1;
-        const void* found = std::memchr(text + from, '\n', static_cast<std::size_t>(bytes - from));
-        if (found != nullptr) end = static_cast<const char*>(found) - text + 1;
-      }
+      const index_t end = stream_.row_end(chunks_.front().buffer, begin + least - 1, row_quote(format_));
       text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_++)];
       chunk.lines = {text + begin, static_cast<std::size_t>(end - begin)};
       chunk.source = source_;
@@ -249,11 +260,12 @@ class source_chunks {
   status fault_;
   index_t fault_source_ = 0;
   index_t filled_ = 0;
-  index_t source_ = 0;    // source of the next chunk to read
-  index_t number_ = 0;    // number of that chunk
-  bool entered_ = false;  // that source is open, and its layout is known
-  index_t closed_ = 0;    // sources closed so far
-  stream_lines stream_;   // of the source, where it is a stream
+  index_t source_ = 0;        // source of the next chunk to read
+  index_t number_ = 0;        // number of that chunk
+  index_t bytes_before_ = 0;  // of the sources before that
+  bool entered_ = false;      // that source is open, and its layout is known
+  index_t closed_ = 0;        // sources closed so far
+  stream_lines stream_;       // of the source, where it is a stream
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

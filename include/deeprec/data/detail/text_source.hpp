@@ -29,6 +29,28 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 inline constexpr status shorter_file(errc::io_error, "the file became shorter while it was read");
 
+/// Text in memory as a stream.
+class memory_stream final : public text_stream {
+ public:
+  explicit memory_stream(std::string_view text) noexcept : text_(text) {}
+  [[nodiscard]] status open() noexcept override {
+    read_ = 0;
+    return {};
+  }
+  [[nodiscard]] status read(char* to, index_t bytes, index_t& got) noexcept override {
+    got = static_cast<index_t>(text_.copy(to, static_cast<std::size_t>(bytes), read_));
+    read_ += static_cast<std::size_t>(got);
+    return {};
+  }
+  void close() noexcept override {}
+  [[nodiscard]] bool ready(std::chrono::milliseconds) noexcept override { return true; }
+  [[nodiscard]] index_t bytes_read() const noexcept override { return static_cast<index_t>(read_); }
+
+ private:
+  std::string_view text_;
+  std::size_t read_ = 0;
+};
+
 class text_source {
  public:
   /// A file that is opened later.
@@ -135,6 +157,18 @@ class text_source {
     return {};
   }
 
+  /// Makes a stream of what is none: it is read from begin to end from now on.
+  ///
+  /// @pre it is closed
+  void make_stream() {
+    if (is_stream()) return;
+    if (in_memory_) {
+      stream_ = std::make_unique<memory_stream>(text_);
+    } else {
+      stream_ = std::make_unique<file_stream>(name_);
+    }
+    in_memory_ = false;
+  }
   /// A stream has no size, and read_on() instead of read().
   [[nodiscard]] bool is_stream() const noexcept { return stream_ != nullptr; }
   /// Reads what comes next; got is 0 at the end only.
@@ -145,6 +179,8 @@ class text_source {
   [[nodiscard]] status read_on(char* to, index_t bytes, index_t& got) noexcept {
     return stream_->read(to, bytes, got);
   }
+  /// Bytes of a stream taken so far, as it counts them.
+  [[nodiscard]] index_t stream_bytes() const noexcept { return stream_->bytes_read(); }
   /// Whether that would return at once, or within `most`.
   [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept { return stream_->ready(most); }
 
