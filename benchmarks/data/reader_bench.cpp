@@ -5,9 +5,10 @@
 //   reader/criteo/threads:2   scaling: two threads over one, pair by pair; machine_scaling: the same for pure
 //                             arithmetic, the ceiling of this moment
 //   reader/csv                of_criteo: bytes per second of the same rows as CSV by a schema over the Criteo
-//                             reader's, the slower of every field in quotes and none; over_pandas, over_arrow:
-//                             times of pandas' C engine and of Arrow's CSV reader over ours, on one core,
-//                             where Python (DEEPREC_PYTHON) has them. Those split and convert, ours hashes too
+//                             reader's, the slower of every field in quotes and none; over_pandas,
+//                             over_arrow: times of pandas' C engine and of Arrow's CSV reader over ours, on
+//                             one core, where Python (DEEPREC_PYTHON) has them. Those split and convert, ours
+//                             hashes too
 //   reader/stream/latency     milliseconds from the arrival of the last of 1,000 rows in a pipe that stays
 //                             open until next() has delivered all of them
 //

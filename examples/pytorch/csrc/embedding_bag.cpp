@@ -5,8 +5,8 @@
 //   embedding_bag_row_gradients         row_gradients: the rows that a batch used, each once
 //   embedding_bag_sample_gradients      weight_gradients
 //
-// Derivatives of these derivatives, tangents and the transforms of torch.func are those of the same function in
-// PyTorch's own ops: from_own_ops.
+// Derivatives of these derivatives, tangents and the transforms of torch.func are those of the same function
+// in PyTorch's own ops: from_own_ops.
 #include <ATen/ATen.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/safe_numerics.h>
