@@ -31,7 +31,7 @@ struct libsvm_format {
 
   index_base base = index_base::one;
   index_t rows = 0;  ///< an id must be below it; 0 = any id
-  /// Whether each label is followed by qid:<number>, the row's group in the batch.
+  /// Whether each label is followed by qid:NUMBER, the row's group in the batch.
   enum class query_ids : std::uint8_t { absent, present };
   query_ids groups = query_ids::absent;
 
