@@ -308,7 +308,7 @@ class sparse_batch {
   /// @cost    a memcpy per part
   /// @threads different pieces may be copied at the same time
   /// @error   none
-  void copy_piece(index_t piece, std::span<const part> parts) noexcept {
+  DEEPREC_PER_UNIT void copy_piece(index_t piece, std::span<const part> parts) noexcept {
     index_t row = rows_;
     const index_t width = shape_.dense_columns;
     for (const part& p : parts) {
@@ -365,8 +365,8 @@ class sparse_batch {
     if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
   }
 
-  void copy_bags(feature_arrays& to, const feature_arrays& from, index_t row, index_t first,
-                 index_t count) const noexcept {
+  DEEPREC_PER_UNIT void copy_bags(feature_arrays& to, const feature_arrays& from, index_t row, index_t first,
+                                  index_t count) const noexcept {
     if (count == 0) return;
     index_t begin = first;
     index_t ids = count;
