@@ -128,8 +128,9 @@ class mpi_ranks {
   }
 
   /// MPI's own: the order in which ranks are added is its choice. The last eighth of the limit is for asking
-  /// which ranks call MPI: a time-out names the first that does not, where there is one. MPI may write the
-  /// values still, as blocks after abandon().
+  /// which ranks call MPI: a time-out names the first that does not, where there is one. MPI can't cancel a
+  /// sum: after one that failed the values must live on, and the process ends without MPI_Finalize (_exit,
+  /// MPI_Abort).
   [[nodiscard]] status sum(std::span<float> values, const wait_limit& limit = {}) {
     const auto most = static_cast<std::size_t>(at_.options.most_bytes) / sizeof(float);
     const std::chrono::nanoseconds to_ask = an_eighth_of(limit);
@@ -158,6 +159,7 @@ class mpi_ranks {
         if (ended == queue_result::stopped) s = {errc::stopped, "sum: stopped while it waited for the ranks"};
         if (code != MPI_SUCCESS) s = detail::mpi_failed();
         if (!end_.ok()) s = end_;
+        comm_.keep();
         abandon(s);
         return s.in_operation("sum");
       }

@@ -40,20 +40,25 @@ class mpi_handle {
   explicit mpi_handle(MPI_Comm comm) noexcept : comm_(comm) {
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   }
-  mpi_handle(mpi_handle&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
+  mpi_handle(mpi_handle&& other) noexcept
+      : comm_(std::exchange(other.comm_, MPI_COMM_NULL)), kept_(other.kept_) {}
   mpi_handle& operator=(mpi_handle&& other) noexcept {
     std::swap(comm_, other.comm_);
+    std::swap(kept_, other.kept_);
     return *this;
   }
   ~mpi_handle() {
     int finalized = 0;
-    if (comm_ != MPI_COMM_NULL && MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0)
+    if (comm_ != MPI_COMM_NULL && !kept_ && MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0)
       MPI_Comm_free(&comm_);
   }
   [[nodiscard]] MPI_Comm get() const noexcept { return comm_; }
+  /// It is never freed.
+  void keep() noexcept { kept_ = true; }
 
  private:
   MPI_Comm comm_;
+  bool kept_ = false;
 };
 
 /// Where exchanges take place.
@@ -116,7 +121,9 @@ class mpi_flight {
   /// The end of an exchange that is not complete. MPI may have its blocks still.
   void fail(const status& why) {
     for (peer& p : peers_) {
-      if (p.request != MPI_REQUEST_NULL) MPI_Cancel(&p.request);
+      if (p.request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&p.request);
+      MPI_Request_free(&p.request);
     }
     of_->outcome = why;
     of_ = nullptr;
