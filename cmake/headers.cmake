@@ -63,6 +63,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/criteo_lines.hpp
     include/deeprec/data/detail/csv_plan.hpp
     include/deeprec/data/detail/csv_rows.hpp
+    include/deeprec/data/detail/csv_values.hpp
     include/deeprec/data/detail/extra_arrays.hpp
     include/deeprec/data/detail/fast_fields.hpp
     include/deeprec/data/detail/fields.hpp

@@ -1,5 +1,6 @@
 #include "data/support.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -253,6 +254,47 @@ TEST_CASE("csv: random tables, any chunk size, any ISA of the scan, against the 
                 .rows.size() == 2 * expected.size());
     }
   }
+}
+
+TEST_CASE("csv: a text of a few bytes that are changed has the rows of the plain way, or a fault") {
+  dice random(64);
+  int read = 0, refused = 0;
+  for (int round = 0; round < 30000; ++round) {
+    const index_t columns = 1 + random.below(4);
+    const table rows = random_table(random, random.below(4), columns);
+    std::string text;
+    for (index_t c = 0; c < columns; ++c)
+      text += c == 0 ? "\"a\"" : ",\"\"";  // it decides the number of fields
+    text += '\n';
+    const auto first = static_cast<index_t>(text.size());
+    text += text_of(rows, ',', random, round % 2 == 0);
+    for (index_t changes = random.below(4); changes > 0; --changes) {
+      const auto at =
+          static_cast<std::size_t>(first + random.below(static_cast<index_t>(text.size()) - first + 1));
+      const std::string one(1, "\",\n\ra\"\""[random.below(7)]);
+      if (random.one_in(2)) {
+        text.insert(at, one);
+      } else if (at < text.size()) {
+        text.replace(at, 1, random.one_in(3) ? "" : one);
+      }
+    }
+    CAPTURE(text);
+    const auto plain = plain_csv(text, ',', '"');
+    const bool fits = plain && std::all_of(plain->begin(), plain->end(), [&](const auto& row) {
+                        return static_cast<index_t>(row.size()) == columns;
+                      });
+    csv_format format = hashing(columns, ',');
+    const index_t unread = random.one_in(3) && columns > 1 ? random.below(columns) : -1;
+    if (unread >= 0) format.columns[static_cast<std::size_t>(unread)].use = csv_use::ignored;
+    const tight_text tight(text, static_cast<std::size_t>(round % 3));
+    const outcome got = parse_all(format, tight.view());
+    REQUIRE((got.fault == "") == fits);
+    ++(fits ? read : refused);
+    if (!fits || unread >= 0) continue;
+    REQUIRE(got.rows == hashes(*plain));
+  }
+  CHECK(read > 10000);
+  CHECK(refused > 5000);
 }
 
 TEST_CASE("csv: every chunk size of one text with line ends in quotes") {

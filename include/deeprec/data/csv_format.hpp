@@ -175,6 +175,7 @@ struct csv_format {
       if (c >= 0) plan->out[f] = out[static_cast<std::size_t>(c)];
       const auto is =
           c < 0 ? detail::csv_run::kind::ignored : kind_of(columns[static_cast<std::size_t>(c)], has_one_id);
+      plan->whole &= c >= 0;
       if (plan->runs.empty() || plan->runs.back().is != is)
         plan->runs.push_back({is, static_cast<int>(f), 0});
       ++plan->runs.back().count;
@@ -204,6 +205,7 @@ struct csv_format {
   /// The quickest way to convert a column's fields that takes no missing value for another.
   [[nodiscard]] detail::csv_run::kind kind_of(const csv_column& column, bool has_one_id) const noexcept {
     const auto any_missing = [&](const auto& is) { return std::any_of(missing.begin(), missing.end(), is); };
+    if (column.use == csv_use::label && column.rule == csv_label::binary) return detail::csv_run::kind::label;
     if (column.use == csv_use::dense && column.scale == csv_scale::none &&
         !any_missing([](const std::string& text) {
           return !text.empty() && (text[0] == '-' || detail::is_digit(text[0]));

@@ -3,6 +3,7 @@
 //   load_block(p)                   64 bytes
 //   equal_bits(block, c)            bit i: byte i is c
 //   any_nul(block)                  true when one of them is NUL
+//   count_bits(bits)                their number
 //   write_places(bits, base, out)   base + the index of each set bit; returns their number
 //
 // SSE2 where the unit has it (every x86-64), else 64-bit words. There is one region only: AVX2 and AVX-512
@@ -71,6 +72,13 @@ DEEPREC_INLINE std::uint64_t equal_bits(const byte_block& block, char c) {
 
 DEEPREC_INLINE bool any_nul(const byte_block& block) { return equal_bits(block, '\0') != 0; }
 #endif
+
+/// std::popcount, which calls a function where the unit has no such instruction.
+DEEPREC_INLINE int count_bits(std::uint64_t bits) {
+  bits -= bits >> 1 & 0x5555555555555555;
+  bits = (bits & 0x3333333333333333) + (bits >> 2 & 0x3333333333333333);
+  return static_cast<int>(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0f) * 0x0101010101010101 >> 56);
+}
 
 /// Writes base + the index of each set bit, in order; returns their number, up to 64.
 DEEPREC_INLINE int write_places(std::uint64_t bits, std::uint32_t base, std::uint32_t* out) {

@@ -59,8 +59,8 @@ DEEPREC_INLINE csv_scan scan_csv_row(const char* p, std::size_t left, char delim
         ends &= ~within;
         bits &= ~within;
         const std::uint64_t of_row = ends == 0 ? ~std::uint64_t{0} : (ends & (~ends + 1)) - 1;
-        row.quotes += std::popcount(quotes & of_row);
-        row.line_ends += std::popcount(quoted_ends & of_row);
+        row.quotes += count_bits(quotes & of_row);
+        if ((quoted_ends & of_row) != 0) row.line_ends += count_bits(quoted_ends & of_row);
       }
     }
     if (ends != 0) {
@@ -80,7 +80,7 @@ namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
 /// Consecutive fields of one use.
 struct csv_run {
-  enum class kind : std::uint8_t { ignored, integers, tokens, any };
+  enum class kind : std::uint8_t { ignored, label, integers, tokens, any };
   kind is = kind::ignored;
   int first = 0, count = 0;
 };
@@ -89,6 +89,7 @@ struct csv_run {
 struct csv_plan {
   int fields = 0;
   bool labelled = false;
+  bool whole = true;                 ///< no field is ignored
   status fault;                      ///< of the header
   std::vector<std::int32_t> column;  ///< of each field: of csv_format::columns, or -1
   std::vector<std::int32_t> out;     ///< of each field: dense column or feature

@@ -4,8 +4,9 @@
 //     └─inside─┘                   the prefix xor of the quotes' bits, 12 operations for 64 bytes
 //
 // Each quote toggles, a doubled one twice. So what ends a row depends on the text before it alone, whatever
-// the pieces in which it is read. A row with a quote in a field that doesn't begin with one is malformed, and
-// ends where the number of quotes is even again.
+// the pieces in which it is read; and the last end of a text on the parity of all its quotes, and on the
+// bytes behind that end. A row with a quote in a field that doesn't begin with one is malformed, and ends
+// where the number of quotes is even again.
 #pragma once
 
 #include <bit>
@@ -33,8 +34,7 @@ DEEPREC_INLINE std::uint64_t prefix_xor(std::uint64_t bits) {
 /// One past the last end of a row in the text, 0: there is none. `inside`: whether its first byte is within
 /// quotes, then whether the byte behind it is.
 inline std::size_t last_row_end(std::string_view text, char quote, bool& inside) {
-  std::uint64_t carry = inside ? ~std::uint64_t{0} : 0;
-  std::size_t found = 0;
+  std::uint64_t odd = 0;  // of each place in a block: whether the number of its quotes is odd
   for (std::size_t at = 0; at < text.size(); at += 64) {
     byte_block block;
     if (text.size() - at >= 64) [[likely]] {
@@ -44,17 +44,15 @@ inline std::size_t last_row_end(std::string_view text, char quote, bool& inside)
       std::memcpy(tail, text.data() + at, text.size() - at);
       block = load_block(tail);
     }
-    std::uint64_t ends = equal_bits(block, '\n');
-    const std::uint64_t quotes = equal_bits(block, quote);
-    if ((quotes | carry) != 0) {
-      const std::uint64_t within = prefix_xor(quotes) ^ carry;
-      carry = std::uint64_t{0} - (within >> 63);
-      ends &= ~within;
-    }
-    if (ends != 0) found = at + 64 - static_cast<std::size_t>(std::countl_zero(ends));
+    odd ^= equal_bits(block, quote);
   }
-  inside = carry != 0;
-  return found;
+  inside ^= (std::popcount(odd) & 1) != 0;
+  bool within = inside;
+  for (std::size_t at = text.size(); at > 0; --at) {
+    if (text[at - 1] == '\n' && !within) return at;
+    within ^= text[at - 1] == quote;
+  }
+  return 0;
 }
 
 #include <deeprec/simd/end_portable.hpp>
