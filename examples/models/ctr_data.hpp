@@ -1,10 +1,11 @@
-// What a model sees of some rows of a click log: 13 integers as numbers and as buckets, 26 tokens as rows of
-// tables. All tables lie behind each other: a row has a number in its table, and one among all.
+// What a model sees of some rows of a click log: N numbers, the first I of them counts as numbers and as
+// buckets, and T tokens as rows of tables, S = I + T slots. Of Criteo's N = I = 13, T = 26. All tables lie
+// behind each other: a row has a number in its table, and one among all.
 //
-//   sparse_batch ── gather, the one copy ──> dense (B, 26)  [ 0.3 log(1 + integer) ... | missing? ... ]
-//                   of a fingerprint         ids (39, B)    rows of each slot's table, for by_slot
-//                                             or (B, 39)    rows among all, for by_row
-//                                           keys (39, B)    buckets and fingerprints, for by_key
+//   sparse_batch ── gather, the one copy ──> dense (B, 2 N) [ 0.3 log(1 + count) ..., number ... | missing? ]
+//                   of a fingerprint         ids (S, B)     rows of each slot's table, for by_slot
+//                                             or (B, S)     rows among all, for by_row
+//                                           keys (S, B)     buckets and fingerprints, for by_key
 //
 // Rows hold a token as its fingerprint, its hash of 64 bits; an id is that as a fraction of 2^64, times the
 // ids of its column. With raw keys a fingerprint is the key of a row, and columns have no ids.
@@ -18,8 +19,9 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
-#include <string_view>
+#include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <deeprec/core/batch_traits.hpp>
@@ -37,10 +39,24 @@ using deeprec::matrix_view;
 using deeprec::sparse_batch;
 using row_id = std::int32_t;
 
-inline constexpr index_t integers = 13;
-inline constexpr index_t tokens = 26;
-inline constexpr index_t slots = integers + tokens;
-inline constexpr index_t dense_width = 2 * integers;
+/// The columns of rows. Those of Criteo's logs, unless a schema has others.
+struct ctr_columns {
+  index_t numbers = 13;              ///< the dense columns
+  index_t integers = 13;             ///< the first of them, which are counts: slots as well
+  index_t tokens = 26;               ///< the features
+  std::vector<std::string> names{};  ///< of the numbers, then of the tokens; none: I1 ..., C1 ...
+  std::string schema{};              ///< the text that they are from, which a saved model keeps
+
+  [[nodiscard]] index_t slots() const { return integers + tokens; }
+  /// Of what a model has as numbers: one of zeros where there are none.
+  [[nodiscard]] index_t dense_width() const { return std::max<index_t>(1, 2 * numbers); }
+  [[nodiscard]] std::string slot_name(index_t slot) const {
+    if (names.empty())
+      return slot < integers ? "I" + std::to_string(slot + 1) : "C" + std::to_string(slot - integers + 1);
+    return names[static_cast<std::size_t>(slot < integers ? slot : numbers + slot - integers)];
+  }
+  friend bool operator==(const ctr_columns&, const ctr_columns&) = default;
+};
 inline constexpr index_t integer_buckets = 512;
 inline constexpr float dense_scale = 0.3F;
 inline constexpr int rare_below = 2;  ///< uses by training rows
@@ -71,6 +87,7 @@ struct key_rules {
 /// The tables of the slots. A token's row in its table is 1 + its id; row 0 is that of rare tokens. With raw
 /// keys these are the tables of integers only.
 struct ctr_tables {
+  ctr_columns columns;
   std::optional<key_rules> raw;
   std::vector<index_t> first_row;  // of each slot's table among all; one more: the rows of all
   /// Uses of each row by the training rows, none above rare_below. Rows of tokens that are used less become
@@ -78,14 +95,17 @@ struct ctr_tables {
   /// about all.
   std::vector<std::uint8_t> uses;
 
-  /// `token_rows`: how many ids each of the 26 token columns has.
+  /// `token_rows`: how many ids each of the token columns has.
   template <class Sizes>
-  explicit ctr_tables(const Sizes& token_rows) : first_row{0} {
-    for (index_t s = 0; s < integers; ++s) first_row.push_back(first_row.back() + integer_buckets);
+  explicit ctr_tables(const Sizes& token_rows, ctr_columns of = {}) : columns(std::move(of)), first_row{0} {
+    for (index_t s = 0; s < columns.integers; ++s) first_row.push_back(first_row.back() + integer_buckets);
     for (const index_t size : token_rows) first_row.push_back(first_row.back() + 1 + size);
     uses.resize(static_cast<std::size_t>(rows()));
   }
-  explicit ctr_tables(const key_rules& rules) : ctr_tables(std::array<index_t, 0>{}) { raw = rules; }
+  explicit ctr_tables(const key_rules& rules, ctr_columns of = {})
+      : ctr_tables(std::array<index_t, 0>{}, std::move(of)) {
+    raw = rules;
+  }
   [[nodiscard]] index_t rows() const { return first_row.back(); }
   [[nodiscard]] index_t first(index_t slot) const { return first_row[static_cast<std::size_t>(slot)]; }
 
@@ -94,8 +114,8 @@ struct ctr_tables {
 
   /// @pre !raw
   void count(const sparse_batch& batch, index_t row) {
-    for (index_t s = 0; s < tokens; ++s) {
-      const index_t slot = integers + s, id = id_of(batch.feature(s).ids()[row], ids(slot));
+    for (index_t s = 0; s < columns.tokens; ++s) {
+      const index_t slot = columns.integers + s, id = id_of(batch.feature(s).ids()[row], ids(slot));
       std::uint8_t& n = uses[static_cast<std::size_t>(first(slot) + 1 + id)];
       if (n < rare_below) ++n;
     }
@@ -119,19 +139,32 @@ struct ctr_tables {
   }
 };
 
-/// A seeded hash of what a line holds: label, integers and the ids of its tokens. It decides which rows test.
-template <class Sizes>
-std::uint64_t hash_of_row(const sparse_batch& batch, index_t row, const Sizes& ids, std::uint64_t seed) {
-  char content[sizeof(float) * (1 + integers) + sizeof(std::int64_t) * tokens];
-  std::memcpy(content, &batch.labels()[static_cast<std::size_t>(row)], sizeof(float));
-  std::memcpy(content + sizeof(float), batch.dense().row(row), sizeof(float) * integers);
-  char* to = content + sizeof(float) * (1 + integers);
-  for (index_t s = 0; s < tokens; ++s, to += sizeof(std::int64_t)) {
-    const std::int64_t id = id_of(batch.feature(s).ids()[row], ids[static_cast<std::size_t>(s)]);
-    std::memcpy(to, &id, sizeof id);
+/// Seeded hashes of what lines hold: label, numbers and the ids of their tokens. They decide which rows test.
+class row_hash {
+ public:
+  /// `ids`: of each token column.
+  row_hash(std::vector<index_t> ids, std::uint64_t seed) : ids_(std::move(ids)), seed_(seed) {}
+
+  std::uint64_t operator()(const sparse_batch& batch, index_t row) {
+    const auto numbers = static_cast<std::size_t>(batch.dense().extent(1));
+    content_.resize(sizeof(float) * (1 + numbers) + sizeof(std::int64_t) * ids_.size());
+    char* to = content_.data();
+    std::memcpy(to, &batch.labels()[static_cast<std::size_t>(row)], sizeof(float));
+    to += sizeof(float);
+    if (numbers > 0) std::memcpy(to, batch.dense().row(row), sizeof(float) * numbers);
+    to += sizeof(float) * numbers;
+    for (std::size_t s = 0; s < ids_.size(); ++s, to += sizeof(std::int64_t)) {
+      const std::int64_t id = id_of(batch.feature(static_cast<index_t>(s)).ids()[row], ids_[s]);
+      std::memcpy(to, &id, sizeof id);
+    }
+    return deeprec::hash_bytes({content_.data(), content_.size()}, seed_);
   }
-  return deeprec::hash_bytes({content, sizeof content}, seed);
-}
+
+ private:
+  std::vector<index_t> ids_;
+  std::uint64_t seed_;
+  std::vector<char> content_;
+};
 
 /// Missing 0, negative 1, then fine steps for small numbers and ever wider ones: log2(1 + x)^2.
 inline index_t integer_bucket(float x) {
@@ -180,9 +213,9 @@ struct slot_lists {
 /// What a model sees of some rows.
 struct ctr_batch {
   matrix_view<const float> labels;  // (B, 1)
-  matrix_view<const float> dense;   // (B, 26)
-  slot_ids by_slot;                 // of the 39 slots
-  slot_bags by_row;                 // B bags of 39 ids each: rows among all
+  matrix_view<const float> dense;   // (B, 2 N)
+  slot_ids by_slot;                 // of the S slots
+  slot_bags by_row;                 // B bags of S ids each: rows among all
 
   [[nodiscard]] index_t rows() const { return dense.extent(0); }
   /// Some of the samples; `memory` holds their by_slot.
@@ -198,28 +231,34 @@ struct ctr_batch {
   }
 };
 
-/// The 26 numbers of a row: its integers, and which of them are missing.
-inline void decode_integers(const float* numbers, float* dense) {
-  for (index_t n = 0; n < integers; ++n) {
+/// The dense values of a row: its numbers, and which of them are missing.
+inline void decode_numbers(const ctr_columns& columns, const float* numbers, float* dense) {
+  if (columns.numbers == 0) dense[0] = 0;
+  for (index_t n = 0; n < columns.numbers; ++n) {
     const bool missing = std::isnan(numbers[n]);
-    dense[n] = missing ? 0.0F : dense_scale * std::log1p(std::max(numbers[n], 0.0F));
-    dense[integers + n] = missing ? 1.0F : 0.0F;
+    const float value =
+        n < columns.integers ? dense_scale * std::log1p(std::max(numbers[n], 0.0F)) : numbers[n];
+    dense[n] = missing ? 0.0F : value;
+    dense[columns.numbers + n] = missing ? 1.0F : 0.0F;
   }
 }
 
-/// Loads what a copy of this row will read: rows of a shuffled window lie anywhere, in 28 arrays.
+/// Loads what a copy of this row will read: rows of a shuffled window lie anywhere, in as many arrays as it
+/// has columns.
 inline void prefetch_row(const sparse_batch& from, index_t row) {
   __builtin_prefetch(from.labels().data() + row);
-  __builtin_prefetch(from.dense().row(row));
-  for (index_t s = 0; s < tokens; ++s) __builtin_prefetch(from.feature(s).ids() + row);
+  if (from.dense().extent(1) > 0) __builtin_prefetch(from.dense().row(row));
+  for (index_t s = 0; s < from.feature_count(); ++s) __builtin_prefetch(from.feature(s).ids() + row);
 }
 
 /// Rows gathered for a model, in memory that is used again.
 class gathered_rows {
  public:
-  gathered_rows(index_t largest, id_order order) : largest_(largest), order_(order) {
+  gathered_rows(index_t largest, id_order order, const ctr_columns& columns)
+      : largest_(largest), order_(order), columns_(columns) {
+    const index_t slots = columns.slots();
     labels_.resize(static_cast<std::size_t>(largest));
-    dense_.resize(static_cast<std::size_t>(largest * dense_width));
+    dense_.resize(static_cast<std::size_t>(largest * columns.dense_width()));
     if (order == id_order::by_key) {
       keys_.resize(static_cast<std::size_t>(largest * slots));
       lists_.keys.resize(static_cast<std::size_t>(slots));
@@ -236,7 +275,8 @@ class gathered_rows {
     const index_t i = rows_++;
     labels_[static_cast<std::size_t>(i)] = from.labels()[static_cast<std::size_t>(row)];
     const float* const numbers = from.dense().row(row);
-    decode_integers(numbers, dense_.data() + i * dense_width);
+    decode_numbers(columns_, numbers, dense_.data() + i * columns_.dense_width());
+    const index_t integers = columns_.integers, tokens = columns_.tokens;
     if (order_ == id_order::by_key) {
       const auto put_key = [&](index_t slot, std::int64_t key) {
         keys_[static_cast<std::size_t>(slot * largest_ + i)] = key;
@@ -252,7 +292,8 @@ class gathered_rows {
     }
   }
   [[nodiscard]] ctr_batch view() {
-    ctr_batch batch{{labels_.data(), rows_, 1}, {dense_.data(), rows_, dense_width}, {}, {}};
+    ctr_batch batch{{labels_.data(), rows_, 1}, {dense_.data(), rows_, columns_.dense_width()}, {}, {}};
+    const index_t slots = columns_.slots();
     if (order_ == id_order::by_row) {
       batch.by_row = slot_bags(ids_.data(), rows_, slots);
       return batch;
@@ -274,12 +315,14 @@ class gathered_rows {
     if (order_ == id_order::by_slot) {
       ids_[static_cast<std::size_t>(slot * largest_ + i)] = static_cast<row_id>(row);
     } else {
-      ids_[static_cast<std::size_t>(i * slots + slot)] = static_cast<row_id>(tables.first(slot) + row);
+      ids_[static_cast<std::size_t>(i * columns_.slots() + slot)] =
+          static_cast<row_id>(tables.first(slot) + row);
     }
   }
 
   index_t largest_;
   id_order order_;
+  ctr_columns columns_;
   index_t rows_ = 0;
   std::vector<float> labels_, dense_;
   std::vector<row_id> ids_;

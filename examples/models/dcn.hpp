@@ -1,6 +1,6 @@
 // DCN-v2, stacked: cross layers over the rows side by side, and a stack behind them.
 //
-//   39 ids ─> feature_group, rows of 16 ─┐
+//   ids    ─> feature_group, rows of 16 ─┐
 //   dense ─────────────── side by side ──┴> cross layers ─> MLP ─> logit
 //
 // Source: Wang et al. 2021, arXiv:2008.13535.
@@ -42,9 +42,10 @@ class dcn {
 
   dcn(const step_context& on, const ctr_tables& tables, std::uint64_t seed, const dcn_options& o = {})
       : options_(o),
+        columns_(tables.columns),
         tables_(on, tables, o.width, o.first_rows, deeprec::mix64(seed + 1)),
-        cross_(dense_width + slots * o.width, o.layers, deeprec::counter_rng(deeprec::mix64(seed + 2)),
-               o.precision.math),
+        cross_(tables.columns.dense_width() + tables.columns.slots() * o.width, o.layers,
+               deeprec::counter_rng(deeprec::mix64(seed + 2)), o.precision.math),
         stack_(with_ends(cross_.width(), o.top, 1), deeprec::mlp_output::linear, deeprec::counter_rng(seed),
                deeprec::weight_init::he, 100, std::pmr::get_default_resource(), o.precision) {}
 
@@ -64,7 +65,7 @@ class dcn {
 
   struct step {
     slot_tables::found_rows found;
-    matrix_view<float> input, gradient;  // (B, 26 + 39 D), (B, 39 D)
+    matrix_view<float> input, gradient;  // (B, 2 N + S D), (B, S D)
     std::vector<float> input_memory, gradient_memory;
   };
   struct pass {
@@ -77,14 +78,15 @@ class dcn {
   void begin(index_t rows, step& at) const {
     at.found.reset();
     at.input = room(at.input_memory, rows, cross_.width());
-    at.gradient = room(at.gradient_memory, rows, slots * options_.width);
+    at.gradient = room(at.gradient_memory, rows, columns_.slots() * options_.width);
   }
   [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
     return tables_.look_up(on, batch.by_slot, at.found,
-                           at.input.columns(dense_width, slots * options_.width));
+                           at.input.columns(columns_.dense_width(), columns_.slots() * options_.width));
   }
   [[nodiscard]] status forward(const step_context& on, pass& mine, const ctr_batch& batch, step& at) const {
-    for (index_t i = 0; i < batch.rows(); ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
+    for (index_t i = 0; i < batch.rows(); ++i)
+      std::copy_n(batch.dense.row(i), columns_.dense_width(), at.input.row(i));
     if (const status s = cross_.forward(on, mine.cross, at.input); !s) return s;
     return stack_forward(on, stack_, mine.stack, mine.cross.output());
   }
@@ -99,7 +101,8 @@ class dcn {
       return s;
     }
     if (const status s = cross_.backward(on, mine.cross, mine.stack.input_gradient()); !s) return s;
-    const auto of_rows = mine.cross.input_gradient().columns(dense_width, slots * options_.width);
+    const auto of_rows =
+        mine.cross.input_gradient().columns(columns_.dense_width(), columns_.slots() * options_.width);
     for (index_t i = 0; i < batch.rows(); ++i)
       std::copy_n(of_rows.row(i), of_rows.extent(1), at.gradient.row(i));
     return {};
@@ -132,6 +135,7 @@ class dcn {
   }
 
   dcn_options options_;
+  ctr_columns columns_;
   mutable step_control control_;  // the loss is added by passes
   slot_tables tables_;
   cross_stack cross_;
@@ -165,8 +169,9 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
                                  g.read(stack.weights), g.write(stack.pass));
   const auto by_cross = make.add(part::backward, "cross backward", cross_backward_op{},
                                  by_stack.template get<0>(), input, g.read(cross), g.write(cross_local));
-  const auto of_rows =
-      make.add(part::backward, "slice", slice_op{dense_width, slots * width}, by_cross.template get<0>());
+  const auto of_rows = make.add(part::backward, "slice",
+                                slice_op{tables.columns.dense_width(), tables.columns.slots() * width},
+                                by_cross.template get<0>());
   make.add(part::update, "cross step", cross_step_op{model.stack_optimizer(), &model.control()},
            by_cross.template get<1>(), g.write(cross));
   make.add(part::update, "stack step", stack_step_op{model.stack_optimizer(), &model.control()},

@@ -1,6 +1,6 @@
 // DeepFM: a factorization machine and a stack over the same rows.
 //
-//   39 ids ─┬> feature_group, rows of 1 ─> sum ────────────────────────────────────┐
+//   ids    ─┬> feature_group, rows of 1 ─> sum ────────────────────────────────────┐
 //           └> feature_group, rows of 16 ─┬> products of all pairs, summed ────────┼─> sum ─> logit
 //   dense ──────────────── side by side ──┴> MLP ──────────────────────────────────┘
 //
@@ -43,11 +43,12 @@ class deepfm {
 
   deepfm(const step_context& on, const ctr_tables& tables, std::uint64_t seed, const deepfm_options& o = {})
       : options_(o),
+        columns_(tables.columns),
         wide_(on, tables, 1),
         deep_(on, tables, o.width, o.first_rows, deeprec::mix64(seed + 1)),
-        stack_(with_ends(dense_width + slots * o.width, o.top, 1), deeprec::mlp_output::linear,
-               deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
-               o.precision) {}
+        stack_(with_ends(tables.columns.dense_width() + tables.columns.slots() * o.width, o.top, 1),
+               deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 100,
+               std::pmr::get_default_resource(), o.precision) {}
   /// All that training changes, under its names. `from`: of slot_tables::add_parts.
   [[nodiscard]] model_parts parts(const std::string& from = {}) {
     model_parts all;
@@ -70,18 +71,22 @@ class deepfm {
   };
   [[nodiscard]] pass make_pass() const { return {stack_.make_pass()}; }
   void settle() { stack_.weights_settled(); }
-  void begin(index_t rows, step& at) const { at.begin(rows, options_.width); }
+  void begin(index_t rows, step& at) const { at.begin(rows, columns_, options_.width); }
   [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
     if (const status s = wide_.look_up(on, batch.by_slot, at.wide, at.weights); !s) return s;
-    return deep_.look_up(on, batch.by_slot, at.deep, at.input.columns(dense_width, slots * options_.width));
+    return deep_.look_up(on, batch.by_slot, at.deep,
+                         at.input.columns(columns_.dense_width(), columns_.slots() * options_.width));
   }
   [[nodiscard]] status forward(const step_context& on, pass& mine, const ctr_batch& batch, step& at) const {
     const index_t rows = batch.rows(), width = options_.width;
-    for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
+    for (index_t i = 0; i < rows; ++i)
+      std::copy_n(batch.dense.row(i), columns_.dense_width(), at.input.row(i));
     if (const status s = stack_forward(on, stack_, mine.stack, at.input); !s) return s;
     const auto pairs = room(mine.pairs, rows, 1), linear = room(mine.linear, rows, 1),
                sums = room(mine.sums, rows, 1);
-    if (const status s = factorize(on, at.input.columns(dense_width, slots * width), width, pairs); !s)
+    if (const status s =
+            factorize(on, at.input.columns(columns_.dense_width(), columns_.slots() * width), width, pairs);
+        !s)
       return s;
     add_logits(at.weights, mine.stack.output(), linear);
     add_logits(pairs, linear, sums);
@@ -99,10 +104,12 @@ class deepfm {
         !s) {
       return s;
     }
-    for (index_t i = 0; i < batch.rows(); ++i) std::fill_n(at.wide_gradient.row(i), slots, slope(i, 0));
-    return factorize_backward(on, at.input.columns(dense_width, slots * width), width, slope,
-                              mine.stack.input_gradient().columns(dense_width, slots * width),
-                              at.deep_gradient);
+    for (index_t i = 0; i < batch.rows(); ++i)
+      std::fill_n(at.wide_gradient.row(i), columns_.slots(), slope(i, 0));
+    return factorize_backward(
+        on, at.input.columns(columns_.dense_width(), columns_.slots() * width), width, slope,
+        mine.stack.input_gradient().columns(columns_.dense_width(), columns_.slots() * width),
+        at.deep_gradient);
   }
   template <class Use>
   void for_each_table(const Use& use) {
@@ -139,6 +146,7 @@ class deepfm {
   }
 
   deepfm_options options_;
+  ctr_columns columns_;
   mutable step_control control_;  // the loss is added by passes
   slot_tables wide_, deep_;
   stack_type stack_;
@@ -160,7 +168,9 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
       make.add(part::lookup, "deep lookup", lookup_beside_op{width}, in.dense, deep_located, g.read(deep));
   const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.read(stack.weights),
                             g.write(stack.pass));
-  const auto pairs = make.add(part::forward, "factorize forward", factorize_op{dense_width, width}, input);
+  const auto pairs =
+      make.add(part::forward, "factorize forward",
+               factorize_op{tables.columns.dense_width(), tables.columns.slots(), width}, input);
   const auto linear = make.add(part::forward, "add wide", add_op{}, weights, out);
   const auto logits = make.add(part::forward, "add pairs", add_op{}, pairs, linear);
   make.set_logits(logits);
@@ -170,11 +180,14 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
       make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
   const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, input,
                                  g.read(stack.weights), g.write(stack.pass));
-  const auto of_weights = make.add(part::backward, "spread", spread_op{slots}, slope);
-  const auto of_vectors =
-      make.add(part::backward, "slice", slice_op{dense_width, slots * width}, by_stack.template get<0>());
-  const auto of_rows = make.add(part::backward, "factorize backward",
-                                factorize_backward_op{dense_width, width}, slope, input, of_vectors);
+  const auto of_weights = make.add(part::backward, "spread", spread_op{tables.columns.slots()}, slope);
+  const auto of_vectors = make.add(part::backward, "slice",
+                                   slice_op{tables.columns.dense_width(), tables.columns.slots() * width},
+                                   by_stack.template get<0>());
+  const auto of_rows =
+      make.add(part::backward, "factorize backward",
+               factorize_backward_op{tables.columns.dense_width(), tables.columns.slots(), width}, slope,
+               input, of_vectors);
   make.add(part::update, "stack step", stack_step_op{model.stack_optimizer(), &model.control()},
            by_stack.template get<1>(), g.write(stack.weights));
   make.add(part::update, "wide update", row_update_op{model.wide_optimizer(), &model.control()}, wide_located,

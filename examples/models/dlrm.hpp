@@ -1,7 +1,7 @@
 // DLRM: the dot products of all pairs of vectors, those of the ids and that of the numbers.
 //
 //   dense ─> bottom MLP ─────────────────┐
-//   39 ids ─> feature_group, rows of 16 ─┴─> dot interaction ─> top MLP ─> logit
+//   ids    ─> feature_group, rows of 16 ─┴─> dot interaction ─> top MLP ─> logit
 //
 // Source: Naumov et al. 2019, arXiv:1906.00091.
 #pragma once
@@ -46,19 +46,20 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
 
   dlrm(const step_context& on, const ctr_tables& tables, std::uint64_t seed, const dlrm_options& o = {})
       : options_(o),
+        columns_(tables.columns),
         tables_(on, tables, o.width, o.first_rows, deeprec::mix64(seed + 1)),
-        bottom_(with_ends(dense_width, o.bottom, o.width), deeprec::mlp_output::relu,
+        bottom_(with_ends(tables.columns.dense_width(), o.bottom, o.width), deeprec::mlp_output::relu,
                 deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
                 o.precision),
-        top_(with_ends(interaction_width(slots + 1, o.width), o.top, 1), deeprec::mlp_output::linear,
-             deeprec::counter_rng(seed), deeprec::weight_init::he, 200, std::pmr::get_default_resource(),
-             o.precision) {
+        top_(with_ends(interaction_width(tables.columns.slots() + 1, o.width), o.top, 1),
+             deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 200,
+             std::pmr::get_default_resource(), o.precision) {
     whole_.bottom = &bottom_.own_pass();
     whole_.top = &top_.own_pass();
   }
   struct step {
     slot_tables::found_rows found;
-    matrix_view<float> pooled, gradient;  // (B, 39 D)
+    matrix_view<float> pooled, gradient;  // (B, S D)
     std::vector<float> pooled_memory, gradient_memory;
 
     /// The rows of some samples, in the memory of all.
@@ -69,8 +70,8 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
 
   void begin(index_t rows, step& at) const {
     at.found.reset();
-    at.pooled = room(at.pooled_memory, rows, slots * options_.width);
-    at.gradient = room(at.gradient_memory, rows, slots * options_.width);
+    at.pooled = room(at.pooled_memory, rows, columns_.slots() * options_.width);
+    at.gradient = room(at.gradient_memory, rows, columns_.slots() * options_.width);
   }
   [[nodiscard]] status admit(const step_context& on, const ctr_batch& batch, step& at) {
     return tables_.admit(on, batch.by_slot, at.found);
@@ -173,6 +174,7 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
 
  private:
   dlrm_options options_;
+  ctr_columns columns_;
   mutable step_control control_;  // the loss is added by passes
   slot_tables tables_;
   stack_type bottom_, top_;

@@ -1,7 +1,7 @@
 // Logistic regression over the ids and the numbers: what every other model has to beat.
 //
 //   dense ─> linear ───────────────────┐
-//   39 ids ─> fused_lookup, rows of 1 ─┴─> sum ─> logit       (raw keys, ranks: by slots, and the sum)
+//   ids    ─> fused_lookup, rows of 1 ─┴─> sum ─> logit       (raw keys, ranks: by slots, and the sum)
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,9 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   logistic_regression(const step_context& on, const ctr_tables& tables, std::uint64_t seed,
                       const lr_options& o = {})
       : options_(o),
+        columns_(tables.columns),
         tables_(on, tables, 1),
-        linear_({dense_width, 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed),
+        linear_({tables.columns.dense_width(), 1}, deeprec::mlp_output::linear, deeprec::counter_rng(seed),
                 deeprec::weight_init::he, 0, std::pmr::get_default_resource(), o.precision) {
     whole_.linear = &linear_.own_pass();
     std::memset(linear_.parameters().data_handle(), 0,
@@ -52,7 +53,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
 
   struct step {
     slot_tables::found_rows found;      // by slots
-    matrix_view<float> sums, gradient;  // (B, 1), by slots (B, 39)
+    matrix_view<float> sums, gradient;  // (B, 1), by slots (B, S)
     std::vector<float> sums_memory, gradient_memory;
 
     [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
@@ -61,7 +62,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   };
 
   void begin(index_t rows, step& at) const {
-    const index_t columns = tables_.is_by_slot() ? slots : 1;
+    const index_t columns = tables_.is_by_slot() ? columns_.slots() : 1;
     at.found.reset();
     at.sums = room(at.sums_memory, rows, columns);
     at.gradient = room(at.gradient_memory, rows, columns);
@@ -101,7 +102,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
     if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, &control_.loss, slope); !s)
       return s;
     for (index_t i = 0; tables_.is_by_slot() && i < batch.rows(); ++i) {
-      std::fill_n(at.gradient.row(i), slots, slope(i, 0));
+      std::fill_n(at.gradient.row(i), columns_.slots(), slope(i, 0));
     }
     return stack_backward(on, linear_, *mine.linear, slope, deeprec::compute_input_gradient::no);
   }
@@ -155,6 +156,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
 
  private:
   lr_options options_;
+  ctr_columns columns_;
   mutable step_control control_;  // the loss is added by passes
   slot_tables tables_;
   stack_type linear_;
@@ -192,7 +194,7 @@ inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& 
   make.add(part::update, "linear step", stack_step_op{model.stack_optimizer(), &model.control()}, by_linear,
            g.write(linear.weights));
   if (is_raw) {
-    const auto of_rows = make.add(part::backward, "spread", spread_op{slots}, slope);
+    const auto of_rows = make.add(part::backward, "spread", spread_op{tables.columns.slots()}, slope);
     make.add(part::update, "row update", row_update_op{model.row_optimizer(), &model.control()}, located,
              of_rows, g.write(rows));
   } else {

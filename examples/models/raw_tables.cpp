@@ -12,13 +12,13 @@
 
 namespace ctr {
 
-raw_tables::raw_tables(table_type& of_integers, const key_rules& rules, index_t width, float bound,
-                       std::uint64_t seed)
-    : rules_(rules) {
+raw_tables::raw_tables(table_type& of_integers, const ctr_columns& columns, const key_rules& rules,
+                       index_t width, float bound, std::uint64_t seed)
+    : rules_(rules), columns_(static_cast<std::size_t>(columns.tokens)) {
   using view_type = deeprec::table_view<deeprec::f32_rows>;
   const view_type all = of_integers.view();
   const deeprec::f32_rows format = all.format();
-  for (index_t n = 0; n < integers; ++n) {
+  for (index_t n = 0; n < columns.integers; ++n) {
     features_.group.add(view_type(all.row(n * integer_buckets), integer_buckets, format),
                         deeprec::combiner::sum);
   }

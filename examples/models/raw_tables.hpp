@@ -1,11 +1,11 @@
 // Growing tables for the tokens of a click log, one for each column; integers have their buckets.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <deeprec/embedding/growing/growing_table.hpp>
 
@@ -18,7 +18,8 @@ class raw_tables {
   using features_type = slot_features<key_bags>;
 
   /// @param of_integers  rows of the integers' buckets; outlives it
-  raw_tables(table_type& of_integers, const key_rules& rules, index_t width, float bound, std::uint64_t seed);
+  raw_tables(table_type& of_integers, const ctr_columns& columns, const key_rules& rules, index_t width,
+             float bound, std::uint64_t seed);
 
   [[nodiscard]] const features_type& features() const { return features_; }
   [[nodiscard]] status admit(const step_context& on, std::span<const key_bags> keys,
@@ -31,7 +32,7 @@ class raw_tables {
 
   key_rules rules_;
   std::uint64_t step_ = 0;
-  std::array<std::unique_ptr<growing_type>, tokens> columns_;
+  std::vector<std::unique_ptr<growing_type>> columns_;
   features_type features_;
 };
 

@@ -70,7 +70,8 @@ template struct slot_features<key_bags>;
 slot_tables::slot_tables(const step_context& on, const ctr_tables& tables, index_t width, float bound,
                          std::uint64_t seed)
     : slot_tables(on, tables.first_row, width, bound, seed, {}) {
-  if (tables.raw) raw_ = std::make_unique<raw_tables>(table_, *tables.raw, width, bound, seed);
+  if (tables.raw)
+    raw_ = std::make_unique<raw_tables>(table_, tables.columns, *tables.raw, width, bound, seed);
 }
 slot_tables::slot_tables(const step_context& on, const std::vector<index_t>& first_row, index_t width,
                          float bound, std::uint64_t seed, std::optional<row_id> absent)

@@ -3,8 +3,8 @@
 // is not described.
 //
 //   read ─│io│─┬─ decode ───────────────────┬─> forward ops ─> loss gradient ─> backward ops ─> steps
-//              ├─ bucket x 13 ─┬─ resolve ──┴─> lookup ─┘                            └─> row update
-//              └─ hash x 26 ── bucket x 26                       (raw keys: key x 26 instead of both)
+//              ├─ bucket x I ──┬─ resolve ──┴─> lookup ─┘                            └─> row update
+//              └─ hash x T ─── bucket x T                        (raw keys: key x T instead of both)
 //
 // The user's cut "io" stands behind the source. Up to resolve no op reads what training changes: these are
 // the ops that smart_stage moves before the cut. Of raw keys resolve makes rows, so it stays behind. A
@@ -116,28 +116,29 @@ class step_maker : public step_maker_of<raw_rows> {
     const auto decoded = add(part::read, "decode", decode_op{}, raw);
     set_labels(decoded.template get<1>());
     inputs made{decoded.template get<0>(), decoded.template get<1>(), {}, {}};
+    const index_t integers = tables.columns.integers, tokens = tables.columns.tokens;
+    const auto name = [&](const char* what, index_t slot) { return what + tables.columns.slot_name(slot); };
     if (tables.raw) {
       for (index_t n = 0; n < integers; ++n) {
-        made.keys.push_back(
-            add(part::read, "bucket I" + std::to_string(n + 1), bucket_integer_op<slot_keys>{n}, raw));
+        made.keys.push_back(add(part::read, name("bucket ", n), bucket_integer_op<slot_keys>{n}, raw));
       }
       for (index_t s = 0; s < tokens; ++s) {
-        made.keys.push_back(add(part::read, "key C" + std::to_string(s + 1), key_op{s}, raw));
+        made.keys.push_back(add(part::read, name("key ", integers + s), key_op{s}, raw));
       }
       return made;
     }
     for (index_t n = 0; n < integers; ++n) {
-      made.rows.push_back(add(part::read, "bucket I" + std::to_string(n + 1), bucket_integer_op<>{n}, raw));
+      made.rows.push_back(add(part::read, name("bucket ", n), bucket_integer_op<>{n}, raw));
     }
     std::vector<deeprec::value<token_ids>> ids;
     for (index_t s = 0; s < tokens; ++s) {
       const hash_op hash{s, tables.ids(integers + s)};
-      ids.push_back(add(part::read, "hash C" + std::to_string(s + 1), hash, raw));
+      ids.push_back(add(part::read, name("hash ", integers + s), hash, raw));
     }
     for (index_t s = 0; s < tokens; ++s) {
       const bucket_token_op bucket{integers + s, &tables};
       made.rows.push_back(
-          add(part::read, "bucket C" + std::to_string(s + 1), bucket, ids[static_cast<std::size_t>(s)]));
+          add(part::read, name("bucket ", integers + s), bucket, ids[static_cast<std::size_t>(s)]));
     }
     return made;
   }

@@ -1,14 +1,14 @@
 // The ops of a step as a graph, and the values that they pass on.
 //
-//   raw_rows ─┬─ decode ─────────> dense (B, 26), labels (B, 1)
-//             ├─ bucket x 13 ────> slot_rows: rows of the slot's table      no table is read
-//             └─ hash x 26 ─> token_ids ─ bucket x 26 ─> slot_rows
+//   raw_rows ─┬─ decode ─────────> dense (B, 2 N), labels (B, 1)
+//             ├─ bucket x I ─────> slot_rows: rows of the slot's table      no table is read
+//             └─ hash x T ─> token_ids ─ bucket x T ─> slot_rows
 //
-//   slot_rows x 39 ─ resolve ─> located_rows ─ lookup ─> matrix              dlrm, wdl
+//   slot_rows x S ─ resolve  ─> located_rows ─ lookup ─> matrix              dlrm, wdl
 //                    concat ──> slot_bags    ─ lookup ─> matrix              lr
 //
-//   raw_rows ─┬─ bucket x 13 ────> slot_keys                                 raw keys
-//             └─ key x 26 ───────> slot_keys ─ resolve, which makes rows ─> located_rows ─ lookup ─> matrix
+//   raw_rows ─┬─ bucket x I ─────> slot_keys                                 raw keys
+//             └─ key x T ────────> slot_keys ─ resolve, which makes rows ─> located_rows ─ lookup ─> matrix
 //   stack_forward, interaction, add ... loss_gradient ... stack_backward ... stack_step, row_update
 //
 // All of them call what the step written by hand calls, in kernels.hpp and ctr_data.hpp. A value keeps its
@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,40 +46,48 @@ using deeprec::step_call;
 /// Rows as the source has them: nothing is computed yet.
 struct raw_rows {
   index_t rows = 0;
-  std::vector<float> labels, numbers;      // (B), (B, 13)
-  std::vector<std::int64_t> fingerprints;  // (26, largest B)
+  std::vector<float> labels, numbers;  // (B), (B, N)
+  ctr_columns has;
+  std::vector<std::int64_t> groups;        // where the batch has them
+  std::vector<std::string> names;          // likewise
+  std::vector<std::int64_t> fingerprints;  // (T, largest B)
 
-  void clear(index_t largest) {
+  void clear(index_t largest, const ctr_columns& columns) {
     rows = 0;
+    if (!(has == columns)) has = columns;
+    groups.clear();
+    names.clear();
     labels.resize(static_cast<std::size_t>(largest));
-    numbers.resize(static_cast<std::size_t>(largest * integers));
-    fingerprints.resize(static_cast<std::size_t>(largest * tokens));
+    numbers.resize(static_cast<std::size_t>(largest * has.numbers));
+    fingerprints.resize(static_cast<std::size_t>(largest * has.tokens));
   }
   /// @pre rows is less than `largest` of clear()
   void append(const sparse_batch& from, index_t row) {
     labels[static_cast<std::size_t>(rows)] = from.labels()[static_cast<std::size_t>(row)];
-    std::copy_n(from.dense().row(row), integers, numbers.data() + rows * integers);
-    for (index_t s = 0; s < tokens; ++s) {
+    if (has.numbers > 0) std::copy_n(from.dense().row(row), has.numbers, numbers.data() + rows * has.numbers);
+    for (index_t s = 0; s < has.tokens; ++s) {
       fingerprints[static_cast<std::size_t>(s * largest() + rows)] = from.feature(s).ids()[row];
     }
+    if (from.shape().extras.groups) groups.push_back(from.groups()[static_cast<std::size_t>(row)]);
+    if (from.shape().extras.names) names.emplace_back(from.name(row));
     ++rows;
   }
   /// Two rows change their values of a slot.
   void swap_slot(index_t slot, index_t one, index_t other) {
-    if (slot < integers) {
-      std::swap(numbers[static_cast<std::size_t>(one * integers + slot)],
-                numbers[static_cast<std::size_t>(other * integers + slot)]);
+    if (slot < has.integers) {
+      std::swap(numbers[static_cast<std::size_t>(one * has.numbers + slot)],
+                numbers[static_cast<std::size_t>(other * has.numbers + slot)]);
     } else {
-      std::int64_t* const of = fingerprints.data() + (slot - integers) * largest();
+      std::int64_t* const of = fingerprints.data() + (slot - has.integers) * largest();
       std::swap(of[one], of[other]);
     }
   }
   [[nodiscard]] index_t largest() const { return static_cast<index_t>(labels.size()); }
   [[nodiscard]] const std::int64_t* column(index_t s) const { return fingerprints.data() + s * largest(); }
-  [[nodiscard]] index_t value_bytes() const { return rows * row_bytes; }
-
- private:
-  static constexpr index_t row_bytes = sizeof(float) * (1 + integers) + sizeof(std::int64_t) * tokens;
+  [[nodiscard]] index_t value_bytes() const {
+    return rows * (static_cast<index_t>(sizeof(float)) * (1 + has.numbers) +
+                   static_cast<index_t>(sizeof(std::int64_t)) * has.tokens);
+  }
 };
 
 /// One number for each row of the batch.
@@ -179,8 +188,9 @@ struct decode_op {
   static constexpr const char* kind = "decode";
   using outputs = op_outputs<matrix, matrix>;
   void operator()(const raw_rows& in, matrix& dense, matrix& labels) const {
-    const matrix_view<float> to = dense.make(in.rows, dense_width);
-    for (index_t i = 0; i < in.rows; ++i) decode_integers(in.numbers.data() + i * integers, to.row(i));
+    const matrix_view<float> to = dense.make(in.rows, in.has.dense_width());
+    for (index_t i = 0; i < in.rows; ++i)
+      decode_numbers(in.has, in.numbers.data() + i * in.has.numbers, to.row(i));
     const matrix_view<float> clicks = labels.make(in.rows, 1);
     std::copy_n(in.labels.data(), in.rows, clicks.data_handle());
   }
@@ -219,7 +229,7 @@ struct bucket_integer_op {
   void operator()(const raw_rows& in, Out& out) const {
     out.ids.resize(static_cast<std::size_t>(in.rows));
     for (index_t i = 0; i < in.rows; ++i) {
-      const float number = in.numbers[static_cast<std::size_t>(i * integers + column)];
+      const float number = in.numbers[static_cast<std::size_t>(i * in.has.numbers + column)];
       out.ids[static_cast<std::size_t>(i)] =
           static_cast<typename decltype(out.ids)::value_type>(integer_bucket(number));
     }
@@ -268,6 +278,7 @@ struct concat_rows_op {
   const ctr_tables* tables;
   void operator()(op_list<const slot_rows> in, sample_rows& out) const {
     const auto rows = static_cast<index_t>(in[0].ids.size());
+    const index_t slots = tables->columns.slots();
     out.ids.resize(static_cast<std::size_t>(rows * slots));
     for (index_t s = 0; s < slots; ++s) {
       const std::vector<row_id>& of_slot = in[s].ids;
@@ -360,9 +371,10 @@ struct lookup_beside_op {
   status operator()(const step_call& call, const matrix& beside, const located_rows& in,
                     const slot_tables& tables, matrix& out) const {
     const index_t first = beside.view().extent(1);
-    const matrix_view<float> all = out.make(beside.rows(), first + slots * width);
+    const index_t columns = in.by_slot.view().features() * width;
+    const matrix_view<float> all = out.make(beside.rows(), first + columns);
     for (index_t i = 0; i < beside.rows(); ++i) std::copy_n(beside.view().row(i), first, all.row(i));
-    return look_up(call, tables, in, all.columns(first, slots * width));
+    return look_up(call, tables, in, all.columns(first, columns));
   }
 };
 /// The sum of a sample's rows.
@@ -525,7 +537,7 @@ struct factorize_op {
   static constexpr const char* kind = "factorize";
   static constexpr bool sample_wise = true;
   using output = matrix;
-  index_t first, width;
+  index_t first, slots, width;
   status operator()(const step_call& call, const matrix& in, matrix& out) const {
     return factorize(call.on, in.view().columns(first, slots * width), width, out.make(in.rows(), 1));
   }
@@ -535,7 +547,7 @@ struct factorize_backward_op {
   static constexpr const char* kind = "factorize_backward";
   static constexpr bool sample_wise = true;
   using output = matrix;
-  index_t first, width;
+  index_t first, slots, width;
   status operator()(const step_call& call, const matrix& gradient, const matrix& in, const matrix& other,
                     matrix& out) const {
     return factorize_backward(call.on, in.view().columns(first, slots * width), width, gradient.view(),

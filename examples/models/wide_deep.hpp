@@ -1,6 +1,6 @@
 // Wide and deep: a logistic regression over the ids, and a stack over all rows side by side.
 //
-//   39 ids ─┬> feature_group, rows of 1 ─> sum ───────────────────┐
+//   ids    ─┬> feature_group, rows of 1 ─> sum ───────────────────┐
 //           └> feature_group, rows of 16, side by side ┐          ├─> logit
 //   dense ─────────────────────────────────────────────┴─> MLP ───┘
 #pragma once
@@ -49,26 +49,27 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
   wide_deep(const step_context& on, const ctr_tables& tables, std::uint64_t seed,
             const wide_deep_options& o = {})
       : options_(o),
+        columns_(tables.columns),
         wide_(on, tables, 1),
         deep_(on, tables, o.width, o.first_rows, deeprec::mix64(seed + 1)),
-        stack_(with_ends(dense_width + slots * o.width, o.top, 1), deeprec::mlp_output::linear,
-               deeprec::counter_rng(seed), deeprec::weight_init::he, 100, std::pmr::get_default_resource(),
-               o.precision) {
+        stack_(with_ends(tables.columns.dense_width() + tables.columns.slots() * o.width, o.top, 1),
+               deeprec::mlp_output::linear, deeprec::counter_rng(seed), deeprec::weight_init::he, 100,
+               std::pmr::get_default_resource(), o.precision) {
     whole_.stack = &stack_.own_pass();
   }
   struct step {
     slot_tables::found_rows wide, deep;
-    matrix_view<float> weights, input;                // (B, 39), (B, 26 + 39 D)
-    matrix_view<float> wide_gradient, deep_gradient;  // (B, 39), (B, 39 D)
+    matrix_view<float> weights, input;                // (B, S), (B, 2 N + S D)
+    matrix_view<float> wide_gradient, deep_gradient;  // (B, S), (B, S D)
     std::vector<float> weights_memory, input_memory, wide_memory, deep_memory;
 
-    void begin(index_t rows, index_t width) {
+    void begin(index_t rows, const ctr_columns& columns, index_t width) {
       wide.reset();
       deep.reset();
-      weights = room(weights_memory, rows, slots);
-      input = room(input_memory, rows, dense_width + slots * width);
-      wide_gradient = room(wide_memory, rows, slots);
-      deep_gradient = room(deep_memory, rows, slots * width);
+      weights = room(weights_memory, rows, columns.slots());
+      input = room(input_memory, rows, columns.dense_width() + columns.slots() * width);
+      wide_gradient = room(wide_memory, rows, columns.slots());
+      deep_gradient = room(deep_memory, rows, columns.slots() * width);
     }
     /// The rows of some samples, in the memory of all.
     [[nodiscard]] step part(const deeprec::micro_chunk& chunk) const {
@@ -81,18 +82,20 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
     }
   };
 
-  void begin(index_t rows, step& at) const { at.begin(rows, options_.width); }
+  void begin(index_t rows, step& at) const { at.begin(rows, columns_, options_.width); }
   [[nodiscard]] status admit(const step_context& on, const ctr_batch& batch, step& at) {
     if (const status s = wide_.admit(on, batch.by_slot, at.wide); !s) return s;
     return deep_.admit(on, batch.by_slot, at.deep);
   }
   [[nodiscard]] status look_up_part(const step_context& on, const ctr_batch& batch, step& at) const {
     if (const status s = wide_.look_up(on, batch.by_slot, at.weights); !s) return s;
-    return deep_.look_up(on, batch.by_slot, at.input.columns(dense_width, slots * options_.width));
+    return deep_.look_up(on, batch.by_slot,
+                         at.input.columns(columns_.dense_width(), columns_.slots() * options_.width));
   }
   [[nodiscard]] status look_up(const step_context& on, const ctr_batch& batch, step& at) const {
     if (const status s = wide_.look_up(on, batch.by_slot, at.wide, at.weights); !s) return s;
-    return deep_.look_up(on, batch.by_slot, at.deep, at.input.columns(dense_width, slots * options_.width));
+    return deep_.look_up(on, batch.by_slot, at.deep,
+                         at.input.columns(columns_.dense_width(), columns_.slots() * options_.width));
   }
 
   using pass = wide_deep_pass;
@@ -104,7 +107,8 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
   }
   [[nodiscard]] status forward(const step_context& on, pass& mine, const ctr_batch& batch, step& at) const {
     const index_t rows = batch.rows();
-    for (index_t i = 0; i < rows; ++i) std::copy_n(batch.dense.row(i), dense_width, at.input.row(i));
+    for (index_t i = 0; i < rows; ++i)
+      std::copy_n(batch.dense.row(i), columns_.dense_width(), at.input.row(i));
     if (const status s = stack_forward(on, stack_, *mine.stack, at.input); !s) return s;
     const matrix_view<float> sums = room(mine.logits_memory, rows, 1);
     add_logits(at.weights, mine.stack->output(), sums);
@@ -122,9 +126,10 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
     if (const status s = stack_backward(on, stack_, *mine.stack, slope, deeprec::compute_input_gradient::yes);
         !s)
       return s;
-    const auto deep = mine.stack->input_gradient().columns(dense_width, slots * options_.width);
+    const auto deep =
+        mine.stack->input_gradient().columns(columns_.dense_width(), columns_.slots() * options_.width);
     for (index_t i = 0; i < rows; ++i) {
-      std::fill_n(at.wide_gradient.row(i), slots, slope(i, 0));
+      std::fill_n(at.wide_gradient.row(i), columns_.slots(), slope(i, 0));
       std::copy_n(deep.row(i), deep.extent(1), at.deep_gradient.row(i));
     }
     return {};
@@ -191,6 +196,7 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
 
  private:
   wide_deep_options options_;
+  ctr_columns columns_;
   mutable step_control control_;  // the loss is added by passes
   slot_tables wide_, deep_;
   stack_type stack_;
@@ -219,9 +225,10 @@ inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, ro
       make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
   const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, input,
                                  g.read(stack.weights), g.write(stack.pass));
-  const auto of_weights = make.add(part::backward, "spread", spread_op{slots}, slope);
-  const auto of_rows = make.add(part::backward, "slice", slice_op{dense_width, slots * model.width()},
-                                by_stack.template get<0>());
+  const auto of_weights = make.add(part::backward, "spread", spread_op{tables.columns.slots()}, slope);
+  const auto of_rows = make.add(
+      part::backward, "slice", slice_op{tables.columns.dense_width(), tables.columns.slots() * model.width()},
+      by_stack.template get<0>());
   make.add(part::update, "stack step", stack_step_op{model.stack_optimizer(), &model.control()},
            by_stack.template get<1>(), g.write(stack.weights));
   make.add(part::update, "wide update", row_update_op{model.wide_optimizer(), &model.control()}, wide_located,

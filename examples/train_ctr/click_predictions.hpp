@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -47,7 +48,7 @@ bool predict_rows(
       [&](row_reader read) { return make_graph_step(model, tables, std::move(read), graph_use::predict); },
       [&](raw_rows& raw) {
         if (ended = interrupted(); ended) return false;
-        raw.clear(ctr_rows::chunk_rows);
+        raw.clear(ctr_rows::chunk_rows, tables.columns);
         feed.next(ctr_rows::chunk_rows,
                   [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
         if (change) change(raw);
@@ -61,7 +62,10 @@ bool predict_rows(
 /// Adds to the figures, with the groups that the options name.
 inline void add_to(click_metrics& of, const options& o, matrix_view<const float> logits,
                    matrix_view<const float> labels, const raw_rows& rows) {
-  of.add(logits, labels, o.group > 0 ? rows.column(o.group - 1) : nullptr);
+  of.add(logits, labels,
+         o.group > 0           ? rows.column(o.group - 1)
+         : rows.groups.empty() ? nullptr
+                               : rows.groups.data());
 }
 
 /// How much each slot tells: its values change places within each chunk of the rows.
@@ -70,7 +74,7 @@ std::vector<slot_importance> importance_of(deeprec::executor_ref pool, Model& mo
                                            const ctr_rows& test, const options& o, double log_loss,
                                            const std::atomic<bool>& interrupted) {
   std::vector<slot_importance> all;
-  for (index_t slot = 0; slot < slots && !interrupted; ++slot) {
+  for (index_t slot = 0; slot < tables.columns.slots() && !interrupted; ++slot) {
     const deeprec::counter_rng rng(o.seed);
     std::uint64_t draws = 0;
     deeprec::log_loss shuffled;
@@ -89,9 +93,7 @@ std::vector<slot_importance> importance_of(deeprec::executor_ref pool, Model& mo
         [&](matrix_view<const float> logits, matrix_view<const float> labels, const raw_rows&) {
           shuffled.add(logits, labels).or_throw();
         });
-    const std::string name =
-        slot < integers ? "I" + std::to_string(slot + 1) : "C" + std::to_string(slot - integers + 1);
-    if (whole) all.push_back({name, shuffled.value() - log_loss});
+    if (whole) all.push_back({tables.columns.slot_name(slot), shuffled.value() - log_loss});
   }
   return all;
 }
@@ -101,7 +103,9 @@ template <class Model>
 class loaded_model {
  public:
   loaded_model(deeprec::executor_ref pool, const options& o, const saved_model& saved)
-      : words_(words_in(saved)), tables_(words_.is_raw ? ctr_tables(key_rules{}) : ctr_tables(words_.ids)) {
+      : words_(words_in(o, saved)),
+        tables_(words_.is_raw ? ctr_tables(key_rules{}, words_.columns)
+                              : ctr_tables(words_.ids, words_.columns)) {
     typename Model::options how;
     how.precision = precision_of(o);
     saved.get_sizes(how);
@@ -114,8 +118,8 @@ class loaded_model {
   [[nodiscard]] const ctr_tables& tables() const { return tables_; }
 
  private:
-  static token_vocabulary words_in(const saved_model& saved) {
-    token_vocabulary words;
+  static token_vocabulary words_in(const options& o, const saved_model& saved) {
+    token_vocabulary words(o.columns != nullptr ? o.columns->columns : ctr_columns());
     words.is_raw = saved.has_raw_keys();
     if (!words.is_raw) saved.get_sizes(words);
     return words;
@@ -128,13 +132,13 @@ class loaded_model {
 /// Predicts the rows of a file; each(logits, labels, rows) follows each batch.
 template <class Model>
 void predict_text(
-    deeprec::executor_ref pool, loaded_model<Model>& loaded, text_rows& rows, bool shows_how_far,
+    deeprec::executor_ref pool, loaded_model<Model>& loaded, row_source& rows, bool shows_how_far,
     const std::atomic<bool>& interrupted,
     const std::function<void(matrix_view<const float>, matrix_view<const float>, const raw_rows&)>& each) {
   rows.rewind(pool);
   progress bar("predict", static_cast<double>(rows.bytes()), progress::unit::bytes, shows_how_far);
   sparse_batch chunk;
-  chunk.reshape(deeprec::criteo_format::shape());
+  chunk.reshape(rows.shape());
   const raw_rows* of = nullptr;
   predict_by_graph<raw_rows>(
       pool,
@@ -143,7 +147,7 @@ void predict_text(
       },
       [&](raw_rows& raw) {
         if (interrupted) return false;
-        raw.clear(ctr_rows::chunk_rows);
+        raw.clear(ctr_rows::chunk_rows, loaded.tables().columns);
         const index_t got = rows.next(chunk, ctr_rows::chunk_rows);
         for (index_t r = 0; r < got; ++r) raw.append(chunk, r);
         bar.show(static_cast<double>(rows.bytes_read()));
@@ -159,13 +163,21 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
                   const std::atomic<bool>& interrupted) {
   deeprec::executor_ref on_pool(pool);
   loaded_model<Model> loaded(on_pool, o, saved);
-  text_rows rows(o.predict, usable_memory() / 4, deeprec::label_column::by_fields);
+  const std::unique_ptr<row_source> rows = text_rows_of(o, o.predict, usable_memory() / 4, text_use::predict);
   const bool is_live = is_pipe(o.predict);
-  if (is_live) rows.take_as_they_arrive();
-  prediction_writer out(o, "probability");
-  predict_text<Model>(on_pool, loaded, rows, shows_progress(o.output), interrupted,
-                      [&](matrix_view<const float> logits, matrix_view<const float>, const raw_rows&) {
-                        for (index_t i = 0; i < logits.extent(0); ++i) out.add(probability_of(logits(i, 0)));
+  if (is_live) rows->take_as_they_arrive();
+  std::string names;
+  for (std::size_t c = 0; o.columns != nullptr && c < o.columns->format.columns.size(); ++c) {
+    const deeprec::csv_column& column = o.columns->format.columns[c];
+    if (column.use == deeprec::csv_use::name) names = column.name;
+  }
+  prediction_writer out(o, "probability", names);
+  predict_text<Model>(on_pool, loaded, *rows, shows_progress(o.output), interrupted,
+                      [&](matrix_view<const float> logits, matrix_view<const float>, const raw_rows& raw) {
+                        for (index_t i = 0; i < logits.extent(0); ++i) {
+                          out.add(probability_of(logits(i, 0)),
+                                  names.empty() ? std::string() : raw.names[static_cast<std::size_t>(i)]);
+                        }
                         if (is_live) out.flush();
                       });
   if (!interrupted) out.close();
@@ -177,12 +189,13 @@ score evaluate_file(thread_pool& pool, const options& o, const saved_model& save
                     const std::atomic<bool>& interrupted) {
   deeprec::executor_ref on_pool(pool);
   loaded_model<Model> loaded(on_pool, o, saved);
-  text_rows rows(o.evaluate, usable_memory() / 4);
+  const std::unique_ptr<row_source> rows =
+      text_rows_of(o, o.evaluate, usable_memory() / 4, text_use::evaluate);
   click_metrics metrics;
   score result;
   result.name = Model::name;
   predict_text<Model>(
-      on_pool, loaded, rows, true, interrupted,
+      on_pool, loaded, *rows, true, interrupted,
       [&](matrix_view<const float> logits, matrix_view<const float> labels, const raw_rows& raw) {
         add_to(metrics, o, logits, labels, raw);
         if (!o.report.empty()) result.predictions.add(logits, labels);

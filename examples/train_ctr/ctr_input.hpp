@@ -64,12 +64,13 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
     made = rows.get();
     input.source = std::move(rows);
   } else {
-    input.source = std::make_unique<text_rows>(o.data, memory);
+    input.source = text_rows_of(o, o.data, memory);
   }
   if (o.has_raw_keys()) {
-    input.tables.emplace(key_rules{.admit = o.admit, .ttl = o.ttl, .capacity = o.capacity});
+    input.tables.emplace(key_rules{.admit = o.admit, .ttl = o.ttl, .capacity = o.capacity},
+                         input.source->columns());
   } else {
-    input.tables.emplace(first_table_sizes(o, *input.source));
+    input.tables.emplace(first_table_sizes(o, *input.source), input.source->columns());
   }
   // Places of rows are below 1.
   const double train_fraction = o.test.empty() ? o.train_fraction : 1;
@@ -86,7 +87,7 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
   });
   const auto count = [&](const std::string& path, std::unique_ptr<row_source>& source,
                          std::optional<ctr_rows>& rows) {
-    source = std::make_unique<text_rows>(path, memory);
+    source = text_rows_of(o, path, memory);
     rows.emplace(*source, -1, memory, o.window, o.seed);
     rows->survey(pool, stop, [](const sparse_batch&, index_t, row_use) {});
   };
@@ -98,7 +99,7 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
     if (o.data.empty()) {
       input.valid_source = make_synthetic(o);
     } else {
-      input.valid_source = std::make_unique<text_rows>(o.data, memory);
+      input.valid_source = text_rows_of(o, o.data, memory);
     }
   }
 }

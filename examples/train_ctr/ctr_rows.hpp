@@ -31,9 +31,6 @@ enum class row_use : unsigned char { train, valid, test };
 class ctr_rows {
  public:
   static constexpr index_t chunk_rows = 4096;
-  static constexpr index_t row_bytes =  // in a sparse_batch, with its offset and its place in an order
-      sizeof(std::int64_t) * (tokens + 1) + sizeof(float) * (integers + 1) + sizeof(std::uint32_t) + 1;
-
   /// `train_fraction` of the rows train, the rest test; `valid_fraction` of the former validate instead.
   /// `window` rows are shuffled at a time, 0: as many as `memory` bytes hold.
   ctr_rows(row_source& source, double train_fraction, index_t memory, index_t window, std::uint64_t seed,
@@ -44,7 +41,13 @@ class ctr_rows {
         memory_(memory),
         window_(window),
         seed_(seed),
-        ids_(source.table_rows()) {}
+        ids_(source.table_rows()) {
+    // In a sparse_batch, with its offset and its place in an order.
+    const ctr_columns& columns = source.columns();
+    row_bytes_ = static_cast<index_t>(sizeof(std::int64_t)) * (columns.tokens + 1) +
+                 static_cast<index_t>(sizeof(float)) * (columns.numbers + 1) +
+                 static_cast<index_t>(sizeof(std::uint32_t)) + 1;
+  }
 
   /// Reads all rows once; each(chunk, row, use) sees them in their order. False: interrupted() became true.
   template <class Interrupted, class Each>
@@ -52,6 +55,7 @@ class ctr_rows {
     source_->rewind(executor);
     progress bar("read", static_cast<double>(source_->bytes()), progress::unit::bytes);
     sparse_batch spare;
+    row_hash hash_of = hashes();
     bool fits = true;
     for (;;) {
       if (is_kept_ = fits; interrupted()) return false;
@@ -60,12 +64,12 @@ class ctr_rows {
       if (!read_chunk(*source_, chunk, chunk_rows)) break;
       bar.show(static_cast<double>(source_->bytes_read()));
       for (index_t r = 0; r < chunk.rows(); ++r) {
-        const row_use use = use_of(chunk, r, hash_);
+        const row_use use = use_of(hash_of(chunk, r), hash_);
         ++counts_[static_cast<std::size_t>(use)];
         if (fits) uses_.push_back(use);
         each(std::as_const(chunk), r, use);
       }
-      fits = fits && (rows() + chunk_rows) * row_bytes <= memory_;
+      fits = fits && (rows() + chunk_rows) * row_bytes_ <= memory_;
       if (fits) {
         kept_.push_back(std::move(chunk));
       } else {
@@ -78,7 +82,7 @@ class ctr_rows {
       }
     }
     // Two windows, and a quarter for the reader.
-    if (window_ == 0 && !is_kept_) window_ = std::max<index_t>(1, memory_ / 4 * 3 / 2 / row_bytes);
+    if (window_ == 0 && !is_kept_) window_ = std::max<index_t>(1, memory_ / 4 * 3 / 2 / row_bytes_);
     if (window_ >= rows()) window_ = 0;
     return true;
   }
@@ -94,15 +98,15 @@ class ctr_rows {
  private:
   friend class row_feed;
 
-  row_use use_of(const sparse_batch& chunk, index_t row, std::uint64_t& sum) const {
-    const std::uint64_t hash = hash_of_row(chunk, row, ids_, seed_);
+  [[nodiscard]] row_hash hashes() const { return {ids_, seed_}; }
+  row_use use_of(std::uint64_t hash, std::uint64_t& sum) const {
     sum += hash;
     const double place = static_cast<double>(hash >> 11) * 0x1p-53;
     if (place >= train_fraction_) return row_use::test;
     return place < fit_fraction_ ? row_use::train : row_use::valid;
   }
   static bool read_chunk(row_source& source, sparse_batch& chunk, index_t most) {
-    chunk.reshape(deeprec::criteo_format::shape());
+    chunk.reshape(source.shape());
     chunk.reserve_rows(most).or_throw();  // no more than these
     return source.next(chunk, most) > 0;
   }
@@ -111,7 +115,8 @@ class ctr_rows {
   double train_fraction_, fit_fraction_;  // fit: without those that validate
   index_t memory_, window_;
   std::uint64_t seed_;
-  deeprec::criteo_format::table_sizes ids_;
+  std::vector<index_t> ids_;  // of each token column, for hashes
+  index_t row_bytes_ = 0;
   std::array<index_t, 3> counts_{};  // by row_use
   std::uint64_t hash_ = 0;
   bool is_kept_ = false;
@@ -124,7 +129,7 @@ class row_feed {
  public:
   /// @param source  of rows that are read again; null: that of `rows`, which has one feed at a time
   row_feed(const ctr_rows& rows, row_use use, row_source* source = nullptr)
-      : rows_(&rows), source_(source == nullptr ? rows.source_ : source), use_(use) {
+      : rows_(&rows), source_(source == nullptr ? rows.source_ : source), use_(use), hash_of_(rows.hashes()) {
     const index_t all = std::max<index_t>(rows.rows(), 1);
     size_ = rows.window() > 0 ? rows.window() : all;
   }
@@ -205,7 +210,7 @@ class row_feed {
       ended_ = true;
     } else {
       for (index_t r = 0; r < chunk.rows(); ++r) {
-        if (rows_->use_of(chunk, r, read_hash_) == use_) {
+        if (rows_->use_of(hash_of_(chunk, r), read_hash_) == use_) {
           ahead_.order.push_back(static_cast<std::uint32_t>(ahead_.rows + r));
         }
       }
@@ -254,6 +259,7 @@ class row_feed {
   const ctr_rows* rows_;
   row_source* source_;
   row_use use_;
+  row_hash hash_of_;
   index_t size_;  // of a window
   std::uint64_t epoch_ = 0;
   index_t next_window_ = 0;

@@ -1,9 +1,9 @@
 // What another framework needs to train the same model on the same batches, as files of a folder:
 //
-//   train_dense.npy (R,26), train_labels.npy (R,1), train_rows.npy (R,39)   rows among those of all
+//   train_dense.npy (R, 2 N), train_labels.npy (R, 1), train_rows.npy (R, S)   rows among those of all
 // tables, in
 //   test_dense.npy, ...                                                     the order of the first epoch
-//   first_row.npy (40,1)      where each slot's table begins; the last: rows of all
+//   first_row.npy (S + 1, 1)      where each slot's table begins; the last: rows of all
 //   <part>.npy                the first weights: rows of a table, or a stack's parameters as one row
 //   sizes.json                sizes of the model and how it is trained
 //   test_logits.npy (T,1)     after training
@@ -29,12 +29,13 @@ namespace ctr {
 
 inline void export_rows(const std::filesystem::path& folder, const std::string& name, const ctr_rows& rows,
                         row_use use, const ctr_tables& tables, deeprec::executor_ref reading) {
-  npy_file<float> dense(folder / (name + "_dense.npy"), dense_width),
+  const index_t slots = tables.columns.slots();
+  npy_file<float> dense(folder / (name + "_dense.npy"), tables.columns.dense_width()),
       labels(folder / (name + "_labels.npy"), 1);
   npy_file<row_id> ids(folder / (name + "_rows.npy"), slots);
   row_feed feed(rows, use);
   feed.begin(reading, 0, 0);
-  gathered_rows batch(ctr_rows::chunk_rows, id_order::by_row);
+  gathered_rows batch(ctr_rows::chunk_rows, id_order::by_row, tables.columns);
   for (;;) {
     feed.gather(batch, ctr_rows::chunk_rows, tables);
     if (batch.rows() == 0) break;

@@ -23,6 +23,7 @@
 #include "click_models.hpp"
 #include "ctr_input.hpp"
 #include "ctr_rows.hpp"
+#include "data_schema.hpp"
 #include "history_models.hpp"
 #include "options.hpp"
 #include "rank_run.hpp"
@@ -124,6 +125,8 @@ int run(options& o, rank_run* ranks) {
   if (!o.predict.empty() || !o.evaluate.empty()) {
     const saved_model saved(o.load);
     const click_model_runs* const model = find_click_model(saved.name());
+    if (const std::string schema = saved.schema(); !schema.empty())
+      o.columns = std::make_shared<data_schema>(schema_of(schema, o.load + ": schema"));
     if (is_history_model(saved.name())) {
       if (!o.evaluate.empty()) throw failure("--evaluate is not for din and dssm (" + o.load + " is of one)");
       predict_histories(pool, o, saved, interrupted);
@@ -139,6 +142,7 @@ int run(options& o, rank_run* ranks) {
     }
     return interrupted ? 128 + interrupted_by : 0;
   }
+  if (!o.schema.empty()) o.columns = std::make_shared<data_schema>(read_schema(o.schema));
   run_journal journal(o);
   std::vector<score> scores;
   data_facts facts;

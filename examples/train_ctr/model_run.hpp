@@ -184,7 +184,7 @@ score train_and_test(thread_pool& pool, ctr_input& input, const options& o,
         const auto read = [&, steps_begun = begun.load()](raw_rows& raw) mutable {
           if (interrupted || is_unwritten || is_best || (o.steps > 0 && steps_begun++ >= o.steps))
             return false;
-          raw.clear(o.batch_size);
+          raw.clear(o.batch_size, input.tables->columns);
           feed.next(o.batch_size, [&](const sparse_batch& chunk, index_t row) { raw.append(chunk, row); });
           return raw.rows > 0;
         };

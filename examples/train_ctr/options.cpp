@@ -360,10 +360,11 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     if (!o.models.empty())
       return wrong((use + " is not for --model: the file of --load has its name").c_str());
     for (const char* const name :
-         {"--data",   "--test",        "--items",       "--save",     "--trace",       "--graph",
-          "--export", "--test-rows",   "--memory-plan", "--ranks",    "--synthesize",  "--keys",
-          "--admit",  "--ttl",         "--capacity",    "--valid",    "--valid-every", "--patience",
-          "--log",    "--tensorboard", "--importance",  "--new-data", "--repeat",      "--table-rows"}) {
+         {"--data",       "--test",        "--items",     "--save",        "--trace",
+          "--graph",      "--export",      "--test-rows", "--memory-plan", "--ranks",
+          "--synthesize", "--keys",        "--admit",     "--ttl",         "--capacity",
+          "--valid",      "--valid-every", "--patience",  "--log",         "--tensorboard",
+          "--importance", "--new-data",    "--repeat",    "--table-rows",  "--schema"}) {
       if (app.count(name) > 0) return wrong((name + (" is not for " + use)).c_str());
     }
     for (const char* const name : {"--json", "--group", "--report"}) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 namespace ctr {
 
 using deeprec::index_t;
+
+struct data_schema;
 
 struct options {
   std::string data, test;  // inputs, one a line, as items and predict
@@ -26,6 +29,8 @@ struct options {
   std::uint64_t seed = 1;
   double train_fraction = 0.8;
   std::string memory;
+  std::string schema;                          // a file of the columns of --data; empty: Criteo's
+  std::shared_ptr<const data_schema> columns;  // what it has, or what the model of --load has
   index_t window = 0;
   index_t rows = 500'000;
   std::string planted = "mixed";

@@ -70,7 +70,7 @@ class by_ranks {
 
   /// All ranks look at all rows, and have the same figures.
   void test(row_feed& feed, const ctr_tables& tables, deeprec::auc& area, deeprec::log_loss& loss) {
-    gathered_rows rows(ctr_rows::chunk_rows, id_order::by_slot);
+    gathered_rows rows(ctr_rows::chunk_rows, id_order::by_slot, tables.columns);
     for (;;) {
       feed.gather(rows, ctr_rows::chunk_rows, tables);
       const ctr_batch batch = rows.view();

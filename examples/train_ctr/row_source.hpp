@@ -13,17 +13,21 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <deeprec/data/batch_reader.hpp>
 #include <deeprec/data/criteo_format.hpp>
+#include <deeprec/data/csv_format.hpp>
 #include <deeprec/data/text_stream.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 #include <deeprec/exec/inline_executor.hpp>
 
+#include "data_schema.hpp"
 #include "models/ctr_data.hpp"
 #include "opened_text.hpp"
+#include "options.hpp"
 
 namespace ctr {
 
@@ -35,14 +39,20 @@ class row_source {
   virtual ~row_source() = default;
 
   [[nodiscard]] virtual const std::string& name() const = 0;
-  /// Ids of the 26 columns. Rows have fingerprints, which id_of makes ids of.
-  [[nodiscard]] virtual deeprec::criteo_format::table_sizes table_rows() const = 0;
+  [[nodiscard]] virtual const ctr_columns& columns() const = 0;
+  [[nodiscard]] virtual deeprec::batch_shape shape() const = 0;
+  /// Ids of each column of tokens. Rows have fingerprints, which id_of makes ids of.
+  ///
+  /// @param others  of columns whose data doesn't tell; none: 2^17
+  [[nodiscard]] virtual std::vector<index_t> table_rows(std::optional<index_t> others = {}) const = 0;
   /// Before the first row again. Until the next call, rows are made on this executor.
   virtual void rewind(deeprec::executor_ref executor) = 0;
   /// The next rows, `most` of them but at the end; 0: there are no more.
   virtual index_t next(sparse_batch& rows, index_t most) = 0;
   /// Whether rewind() works for a second time.
   [[nodiscard]] virtual bool is_rewindable() const { return true; }
+  /// Of a pipe next() returns the rows that have arrived, rather than wait for as many as it may.
+  virtual void take_as_they_arrive() {}
   /// Of all rows, as they are stored; 0: not known. And read since rewind().
   [[nodiscard]] virtual index_t bytes() const { return 0; }
   [[nodiscard]] virtual index_t bytes_read() const { return 0; }
@@ -60,8 +70,8 @@ inline void check_header(const std::string& path, std::string_view head,
   std::vector<std::string> places;
   if (layout.id_columns > 0) places.emplace_back("id");
   if (layout.label_columns > 0) places.emplace_back("label");
-  for (index_t n = 1; n <= integers; ++n) places.push_back('i' + std::to_string(n));
-  for (index_t n = 1; n <= tokens; ++n) places.push_back('c' + std::to_string(n));
+  for (int n = 1; n <= 13; ++n) places.push_back('i' + std::to_string(n));
+  for (int n = 1; n <= 26; ++n) places.push_back('c' + std::to_string(n));
   for (std::size_t k = 0; k < places.size(); ++k) {
     const std::string_view field = line.substr(0, line.find(layout.delimiter));
     line.remove_prefix(std::min(field.size() + 1, line.size()));
@@ -74,16 +84,20 @@ inline void check_header(const std::string& path, std::string_view head,
   }
 }
 
-/// Criteo's text, in files and pipes, one after the other; a pipe can be read once.
+/// Text, in files and pipes, one after the other; a pipe can be read once.
+template <class Format>
 class text_rows final : public row_source {
  public:
-  /// `inputs`: one a line, as files_of() has them; `memory`: bytes that the reader may take; `labels`:
-  /// whether rows have one.
-  text_rows(std::string inputs, index_t memory, deeprec::label_column labels = deeprec::label_column::present)
-      : name_(std::move(inputs)), files_(files_of(name_)), bytes_(bytes_of(files_)) {
-    format_.rows = deeprec::criteo_format::same_size(0);
-    format_.missing_dense = std::numeric_limits<float>::quiet_NaN();
-    format_.labels = labels;
+  /// `inputs`: one a line, as files_of() has them; `memory`: bytes that the reader may take; `given`: the ids
+  /// of each column of tokens, 0 where --table-rows decides.
+  text_rows(std::string inputs, index_t memory, Format format, ctr_columns columns,
+            std::vector<index_t> given)
+      : name_(std::move(inputs)),
+        files_(files_of(name_)),
+        bytes_(bytes_of(files_)),
+        format_(std::move(format)),
+        columns_(std::move(columns)),
+        given_(std::move(given)) {
     // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
     options_.chunks_in_flight = 8;
     options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);
@@ -93,10 +107,13 @@ class text_rows final : public row_source {
   [[nodiscard]] bool is_rewindable() const override {
     return std::none_of(files_.begin(), files_.end(), is_pipe);
   }
-  /// Of a pipe next() returns the rows that have arrived, rather than wait for as many as it may.
-  void take_as_they_arrive() { options_.batches = deeprec::stream_batches::arrived; }
-  [[nodiscard]] deeprec::criteo_format::table_sizes table_rows() const override {
-    return deeprec::criteo_format::same_size(index_t{1} << 17);
+  void take_as_they_arrive() override { options_.batches = deeprec::stream_batches::arrived; }
+  [[nodiscard]] const ctr_columns& columns() const override { return columns_; }
+  [[nodiscard]] deeprec::batch_shape shape() const override { return format_.shape(); }
+  [[nodiscard]] std::vector<index_t> table_rows(std::optional<index_t> others) const override {
+    std::vector<index_t> sizes = given_;
+    std::replace(sizes.begin(), sizes.end(), index_t{0}, others.value_or(index_t{1} << 17));
+    return sizes;
   }
   [[nodiscard]] index_t bytes() const override { return bytes_; }
   [[nodiscard]] index_t bytes_read() const override { return reader_->value().bytes_read(); }
@@ -109,7 +126,8 @@ class text_rows final : public row_source {
       auto text = std::make_unique<any_text>(files_[i]);
       if (i == is_plain_.size()) {  // the first time
         open(*text);
-        check_header(files_[i], text->head(), format_);
+        if constexpr (std::is_same_v<Format, deeprec::criteo_format>)
+          check_header(files_[i], text->head(), format_);
         is_plain_.push_back(text->is_plain_file());
         if (!text->is_from_pipe()) text->close();
       }
@@ -122,21 +140,63 @@ class text_rows final : public row_source {
   index_t next(sparse_batch& rows, index_t most) override {
     const auto got = reader_->value().next(rows, most);
     if (!got) throw failure(got.fault().message());
+    if constexpr (std::is_same_v<Format, deeprec::csv_format>) spread_words(rows);
     return got.value();
   }
 
  private:
-  using reader = deeprec::batch_reader<deeprec::criteo_format, deeprec::executor_ref>;
+  using reader = deeprec::batch_reader<Format, deeprec::executor_ref>;
+
+  /// The number of a word becomes a fingerprint that has it as its id.
+  void spread_words(sparse_batch& rows) const {
+    index_t feature = 0;
+    for (const deeprec::csv_column& column : format_.columns) {
+      if (column.use != deeprec::csv_use::token) continue;
+      std::int64_t* const ids = rows.next_id(feature++) - rows.rows();
+      if (column.vocabulary == nullptr) continue;
+      for (index_t r = 0; r < rows.rows(); ++r) ids[r] = fingerprint_of(ids[r], column.vocabulary->rows());
+    }
+  }
 
   std::string name_;
   std::vector<std::string> files_;
   index_t bytes_;
   std::vector<bool> is_plain_;  // of each file: it is text that is read in parallel
-  deeprec::criteo_format format_;
+  Format format_;
+  ctr_columns columns_;
+  std::vector<index_t> given_;
   deeprec::reader_options options_;
   deeprec::inline_executor here_;
   deeprec::executor_ref executor_{here_};
   std::optional<deeprec::result<reader>> reader_;  // refers to executor_
 };
+
+/// What a row source is read for; train: names of rows are not wanted.
+enum class text_use : unsigned char { train, predict, evaluate };
+
+/// Rows of text, by the schema of the options or as Criteo's. Of those to predict the label may lack.
+inline std::unique_ptr<row_source> text_rows_of(const options& o, const std::string& inputs, index_t memory,
+                                                text_use use = text_use::train) {
+  const auto labels =
+      use == text_use::predict ? deeprec::label_column::by_fields : deeprec::label_column::present;
+  if (o.columns != nullptr) {
+    deeprec::csv_format format = o.columns->format;
+    format.labels = labels;
+    for (deeprec::csv_column& column : format.columns) {
+      if (column.use == deeprec::csv_use::name && use != text_use::predict)
+        column.use = deeprec::csv_use::ignored;
+    }
+    return std::make_unique<text_rows<deeprec::csv_format>>(inputs, memory, std::move(format),
+                                                            o.columns->columns, o.columns->rows);
+  }
+  deeprec::criteo_format format;
+  format.rows = deeprec::criteo_format::same_size(0);
+  format.missing_dense = std::numeric_limits<float>::quiet_NaN();
+  format.labels = labels;
+  ctr_columns columns;
+  std::vector<index_t> given(static_cast<std::size_t>(columns.tokens), 0);
+  return std::make_unique<text_rows<deeprec::criteo_format>>(inputs, memory, format, std::move(columns),
+                                                             std::move(given));
+}
 
 }  // namespace ctr

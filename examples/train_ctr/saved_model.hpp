@@ -12,7 +12,6 @@
 // A vocabulary has for_each_size(visit), as the options of a model, and parts(), as a model.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -47,16 +46,20 @@ struct training_place {
 /// parts of the model.
 struct token_vocabulary {
   static constexpr const char* raw_mark = "bits of a raw key";
+  static constexpr std::string_view schema_mark = "schema ";  // behind it its text, in the name of a number
 
   bool is_raw = false;
-  std::array<index_t, tokens> ids{};
+  ctr_columns columns;
+  std::vector<index_t> ids;
   std::vector<std::uint64_t> known;  // a bit for each row of the tables
 
-  token_vocabulary() = default;
-  explicit token_vocabulary(const ctr_tables& tables) : is_raw(tables.raw.has_value()) {
+  /// Of sizes that get_sizes() fills.
+  explicit token_vocabulary(const ctr_columns& of) : columns(of), ids(static_cast<std::size_t>(of.tokens)) {}
+  explicit token_vocabulary(const ctr_tables& tables)
+      : is_raw(tables.raw.has_value()), columns(tables.columns) {
     if (is_raw) return;
     known = tables.known();
-    for (index_t t = 0; t < tokens; ++t) ids[static_cast<std::size_t>(t)] = tables.ids(integers + t);
+    for (index_t t = 0; t < columns.tokens; ++t) ids.push_back(tables.ids(columns.integers + t));
   }
   template <class Visit>
   void for_each_size(Visit&& visit) {
@@ -103,6 +106,15 @@ model_parts parts_of(Model& model, Vocabulary& vocabulary, const std::string& fr
   return all;
 }
 
+/// The text of the schema that a model was trained with; empty: none.
+inline std::string schema_in(const deeprec::table_file_info& info) {
+  for (const deeprec::named_number& number : info.state.numbers) {
+    if (number.name.starts_with(token_vocabulary::schema_mark))
+      return number.name.substr(token_vocabulary::schema_mark.size());
+  }
+  return {};
+}
+
 /// The model that a file holds: its parts are named after it. Empty: the file has no parts.
 inline std::string model_name(const deeprec::table_file_info& info) {
   return info.tables.empty() ? std::string()
@@ -125,6 +137,10 @@ std::string save_model(const std::string& path, Model& model, typename Model::op
   if (at.best) state.numbers.push_back({validation_score, *at.best});
   how.for_each_size(add);
   vocabulary.for_each_size(add);
+  if constexpr (requires { vocabulary.columns; }) {
+    const std::string& schema = vocabulary.columns.schema;
+    if (!schema.empty()) state.numbers.push_back({std::string(Vocabulary::schema_mark) + schema, index_t{1}});
+  }
   const model_parts parts = parts_of(model, vocabulary);
   const std::vector<deeprec::const_named_table> all(parts.tables.begin(), parts.tables.end());
   const auto saved = save_tables(path, all, state);
@@ -168,6 +184,10 @@ std::string load_model(const std::string& path, Model& model, Vocabulary& vocabu
              keys(is_raw) + ')';
     }
   }
+  if constexpr (requires { vocabulary.columns; }) {
+    if (schema_in(info.value()) != vocabulary.columns.schema)
+      return path + ": trained with another --schema, or with none";
+  }
   const model_parts parts = parts_of(model, vocabulary, path);
   const auto loaded = load_tables(path, parts.tables);
   if (!loaded) return loaded.fault().message();
@@ -188,6 +208,7 @@ class saved_model {
     if (info_.tables.empty()) throw failure(path_ + ": is no model of train_ctr: has no tables");
   }
   [[nodiscard]] std::string name() const { return model_name(info_); }
+  [[nodiscard]] std::string schema() const { return schema_in(info_); }
   [[nodiscard]] bool has_raw_keys() const {
     return info_.state.whole(token_vocabulary::raw_mark).has_value();
   }

@@ -32,6 +32,8 @@
 namespace ctr {
 
 /// Rows of the 26 tables, and the exponents of their skew, measured on 45.8 million rows.
+/// Those of Criteo's logs.
+inline constexpr index_t integers = 13, tokens = 26;
 inline constexpr std::array<index_t, tokens> true_table_rows = {
     1460, 583,   10131227, 2202608, 305,  24,   12517, 633,     3,  93145, 5683,   8351593, 3194,
     27,   14992, 5461306,  10,      5652, 2173, 4,     7046547, 18, 15,    286181, 105,     142572};
@@ -110,7 +112,12 @@ class synthetic_rows final : public row_source {
     for (std::size_t s = 0; s < tokens; ++s) skew_.emplace_back(sizes_[s], true_skew[s]);
   }
   [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] deeprec::criteo_format::table_sizes table_rows() const override { return sizes_; }
+  [[nodiscard]] const ctr_columns& columns() const override { return columns_; }
+  [[nodiscard]] deeprec::batch_shape shape() const override { return deeprec::criteo_format::shape(); }
+  [[nodiscard]] std::vector<index_t> table_rows(std::optional<index_t> others) const override {
+    if (others) return std::vector<index_t>(sizes_.size(), *others);
+    return {sizes_.begin(), sizes_.end()};
+  }
   void rewind(deeprec::executor_ref executor) override {
     executor_ = executor;
     next_ = 0;
@@ -172,6 +179,7 @@ class synthetic_rows final : public row_source {
   }
 
   std::string name_ = "synthetic";
+  ctr_columns columns_;
   index_t rows_, next_ = 0;
   std::array<index_t, tokens> sizes_;
   deeprec::counter_rng rng_;
@@ -187,7 +195,7 @@ inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, con
   output_file file(path);
   rows.rewind(executor);
   constexpr index_t block = 1 << 14, piece = 1 << 10;
-  const auto ids = rows.table_rows();
+  const auto ids = rows.table_rows({});
   std::vector<std::string> texts(static_cast<std::size_t>(block / piece));
   for (sparse_batch batch; rows.next(batch, block) > 0;) {
     for (std::string& text : texts) text.clear();

@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <deeprec/data/criteo_format.hpp>
-
 #include "models/ctr_data.hpp"
 #include "options.hpp"
 #include "row_source.hpp"
@@ -21,18 +19,18 @@ namespace ctr {
 inline constexpr index_t ids_for_each_used = 4;
 
 /// The sizes before rows are counted.
-inline deeprec::criteo_format::table_sizes first_table_sizes(const options& o, const row_source& source) {
+inline std::vector<index_t> first_table_sizes(const options& o, const row_source& source) {
   if (o.new_data) {
     const saved_model saved(o.load);
     if (saved.has_raw_keys()) {
       throw failure(o.load + ": must be a model of --keys hashed (is one of --keys raw)");
     }
-    token_vocabulary words;
+    token_vocabulary words(source.columns());
     saved.get_sizes(words);
     return words.ids;
   }
   if (o.table_rows.empty() || o.table_rows == "auto") return source.table_rows();
-  return deeprec::criteo_format::same_size(std::stoll(o.table_rows));
+  return source.table_rows(std::stoll(o.table_rows));
 }
 
 /// Tokens that were known before stay so.
@@ -51,6 +49,7 @@ inline void add_known(ctr_tables& tables, const std::vector<std::uint64_t>& know
 inline ctr_tables fitted(const ctr_tables& counted) {
   std::vector<index_t> sizes;
   std::vector<std::vector<std::uint8_t>> uses;
+  const index_t integers = counted.columns.integers, slots = counted.columns.slots();
   for (index_t slot = integers; slot < slots; ++slot) {
     const auto* const first = counted.uses.data() + counted.first(slot) + 1;
     std::vector<std::uint8_t> of(first, first + counted.ids(slot));
@@ -65,7 +64,7 @@ inline ctr_tables fitted(const ctr_tables& counted) {
     sizes.push_back(static_cast<index_t>(of.size()));
     uses.push_back(std::move(of));
   }
-  ctr_tables made(sizes);
+  ctr_tables made(sizes, counted.columns);
   for (index_t slot = integers; slot < slots; ++slot) {
     const std::vector<std::uint8_t>& of = uses[static_cast<std::size_t>(slot - integers)];
     std::copy(of.begin(), of.end(), made.uses.begin() + made.first(slot) + 1);

@@ -160,8 +160,9 @@ deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, i
                                             id_order ids, const ctr_tables& tables, int prefetch,
                                             const Stop& stop, Use&& use) {
   // Beside those that wait, one is gathered and one is used.
-  deeprec::staging_pool<gathered_rows> batches(static_cast<std::uint32_t>(prefetch) + 2,
-                                               [&] { return gathered_rows(batch_size, ids); });
+  deeprec::staging_pool<gathered_rows> batches(static_cast<std::uint32_t>(prefetch) + 2, [&] {
+    return gathered_rows(batch_size, ids, tables.columns);
+  });
   using lease = deeprec::staging_pool<gathered_rows>::lease;
   const auto read = [&]() -> std::optional<lease> {
     if (stop()) return std::nullopt;
@@ -226,7 +227,7 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
   deeprec::stale_loop loop(versions);
   std::vector<slot_state> slot_states;
   for (index_t k = 0; k < loop.slots(); ++k)
-    slot_states.push_back({gathered_rows(batch_size, ids_for<Model>(tables))});
+    slot_states.push_back({gathered_rows(batch_size, ids_for<Model>(tables), tables.columns)});
   const auto at = [&](deeprec::stale_step step) -> slot_state& {
     return slot_states[static_cast<std::size_t>(step.slot)];
   };

@@ -58,7 +58,8 @@ std::string wrong_valid(const std::string& text) {
 }
 
 std::string wrong_group(std::string& text) {
-  for (index_t c = 1; c <= tokens; ++c) {
+  constexpr int tokens = 26;  // of Criteo's logs
+  for (int c = 1; c <= tokens; ++c) {
     if (text != "C" + std::to_string(c)) continue;
     text = std::to_string(c);
     return {};
@@ -109,6 +110,11 @@ void add_training_options(CLI::App& app, options& o) {
                  "of --schedule cosine: the last rates, as a share of the full ones")
       ->check(real_in(0, 1))
       ->capture_default_str();
+  app.add_option(
+         "--schema", o.schema,
+         "what the columns of --data are, as JSON: docs/train_ctr_schema.md (default: those of Criteo's "
+         "logs). The file of --save keeps it")
+      ->check(CLI::ExistingFile);
   app.add_option("--table-rows", o.table_rows,
                  "ids that a column of hashed tokens has; auto: about four for each that the training rows "
                  "use (default: 131072)")
@@ -180,6 +186,9 @@ std::string wrong_training_options(const CLI::App& app, const options& o, bool o
   }
   if (o.decay_steps > 0 && o.decay_steps < o.warm_up) return "--decay-steps must be at least --warm-up";
   if (!o.table_rows.empty() && of_histories) return "--table-rows is not for din and dssm";
+  if (!o.schema.empty() && of_histories) return "--schema is not for din and dssm";
+  if (!o.schema.empty() && o.data.empty()) return "--schema needs --data";
+  if (!o.schema.empty() && o.group > 0) return "--group is not for --schema, whose column of use group it is";
   if (!o.table_rows.empty() && o.has_raw_keys()) return "--table-rows is not for --keys raw, which grow";
   for (const char* const name : {"--valid-every", "--patience"}) {
     if (given(name) && o.valid.empty()) return std::string(name) + " needs --valid";

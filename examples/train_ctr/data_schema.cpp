@@ -1,0 +1,283 @@
+#include "data_schema.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include <deeprec/core/hash.hpp>
+
+namespace ctr {
+
+namespace {
+
+using deeprec::csv_column;
+using deeprec::csv_label;
+using deeprec::csv_scale;
+using deeprec::csv_use;
+using nlohmann::json;
+
+constexpr index_t most_rows = index_t{1} << 26;  // as --table-rows
+constexpr std::size_t most_bytes = 60'000;       // of a schema: a model keeps it as a name
+
+/// The keys of an object, each taken once.
+class json_object {
+ public:
+  json_object(const json& of, std::string where) : of_(&of), where_(std::move(where)) {
+    if (!of.is_object()) refuse("must be an object in braces", of);
+  }
+  [[nodiscard]] bool has(const char* key) const { return of_->contains(key); }
+  [[nodiscard]] std::string place(const char* key) const { return where_ + '.' + key; }
+
+  std::string text(const char* key, const std::string& otherwise = {}) {
+    return value(key, otherwise, "must be text", [](const json& v) { return v.is_string(); });
+  }
+  bool choice(const char* key, bool otherwise) {
+    return value(key, otherwise, "must be true or false", [](const json& v) { return v.is_boolean(); });
+  }
+  float number(const char* key, float otherwise) {
+    return value(key, otherwise, "must be a number", [](const json& v) { return v.is_number(); });
+  }
+  index_t whole(const char* key, index_t otherwise, index_t least, index_t most) {
+    const std::string range =
+        "must be a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+    return value(key, otherwise, range.c_str(), [&](const json& v) {
+      return v.is_number_integer() && v.get<double>() >= static_cast<double>(least) &&
+             v.get<double>() <= static_cast<double>(most);
+    });
+  }
+  std::vector<std::string> texts(const char* key) {
+    return value(key, std::vector<std::string>{}, "must be a list of texts", [](const json& v) {
+      return v.is_array() && std::all_of(v.begin(), v.end(), [](const json& e) { return e.is_string(); });
+    });
+  }
+  std::vector<float> numbers(const char* key) {
+    return value(key, std::vector<float>{}, "must be a list of numbers", [](const json& v) {
+      return v.is_array() && std::all_of(v.begin(), v.end(), [](const json& e) { return e.is_number(); });
+    });
+  }
+  /// One of these words: its number.
+  int word(const char* key, const char* otherwise, const std::vector<std::string>& words) {
+    const std::string is = text(key, otherwise);
+    const auto found = std::find(words.begin(), words.end(), is);
+    if (found != words.end()) return static_cast<int>(found - words.begin());
+    std::string all = "must be ";
+    for (std::size_t w = 0; w < words.size(); ++w)
+      all += (w == 0 ? "" : w + 1 < words.size() ? ", " : " or ") + words[w];
+    throw failure(place(key) + ": " + all + " (is " + is + ")");
+  }
+  /// A single character, or none.
+  char character(const char* key, char otherwise) {
+    const std::string is = text(key, otherwise == '\0' ? std::string() : std::string(1, otherwise));
+    if (is.size() > 1) throw failure(place(key) + ": must be one character, or none (is " + is + ")");
+    return is.empty() ? '\0' : is[0];
+  }
+  const json& any(const char* key) {
+    taken_.insert(key);
+    return of_->at(key);
+  }
+  /// Throws where there is a key that nobody took.
+  void end() const {
+    for (const auto& [key, unused] : of_->items()) {
+      if (taken_.count(key) == 0)
+        throw failure(where_ + ": has an unknown key: " + key + " (docs/train_ctr_schema.md has all)");
+    }
+  }
+
+ private:
+  template <class T, class Is>
+  T value(const char* key, T otherwise, const char* must, const Is& is) {
+    taken_.insert(key);
+    const auto found = of_->find(key);
+    if (found == of_->end()) return otherwise;
+    if (!is(*found)) throw failure(place(key) + ": " + must + " (is " + found->dump() + ")");
+    return found->get<T>();
+  }
+  [[noreturn]] void refuse(const char* must, const json& is) const {
+    throw failure(where_ + ": " + must + " (is " + is.dump().substr(0, 60) + ")");
+  }
+
+  const json* of_;
+  std::string where_;
+  std::set<std::string> taken_;
+};
+
+std::string text_of_file(const std::string& path, const std::string& where) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) throw failure(where + ": can't be read: " + path);
+  return std::move(text).str();
+}
+
+/// The words of a vocabulary: a list, or a file with one a line.
+std::shared_ptr<const deeprec::csv_vocabulary> vocabulary_of(json_object& column, std::uint64_t& hash) {
+  const std::string where = column.place("vocabulary");
+  std::vector<std::string> words;
+  const json& is = column.any("vocabulary");
+  if (is.is_string()) {
+    std::istringstream lines(text_of_file(is.get<std::string>(), where));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty()) words.push_back(std::move(line));
+    }
+  } else {
+    words = column.texts("vocabulary");
+  }
+  for (const std::string& word : words) hash = deeprec::hash_bytes(word, hash + 1);
+  auto made = deeprec::csv_vocabulary::of(words);
+  if (!made) {
+    const index_t item = made.fault().place().item;
+    throw failure(where + ": " + made.fault().message() +
+                  (item < 0 ? "" : " (" + words[static_cast<std::size_t>(item)] + ")"));
+  }
+  return std::move(made).value();
+}
+
+enum class use_of { label, count, dense, token, tokens, weight, group, name, ignored };
+const std::vector<std::string> use_words = {"label",  "count", "dense", "token",  "tokens",
+                                            "weight", "group", "name",  "ignored"};
+
+csv_column label_of(json_object& in, std::string name) {
+  if (in.has("at_least"))
+    return csv_column::label(std::move(name), csv_label::at_least, in.number("at_least", 0));
+  if (!in.has("positive")) return csv_column::label(std::move(name));
+  csv_column made = csv_column::label(std::move(name), csv_label::one_of);
+  made.positive = in.texts("positive");
+  made.negative = in.texts("negative");
+  return made;
+}
+
+csv_column dense_of(json_object& in, std::string name, bool is_count) {
+  csv_column made = csv_column::dense(std::move(name));
+  made.missing = in.number("missing", std::numeric_limits<float>::quiet_NaN());
+  if (is_count) return made;
+  made.scale = static_cast<csv_scale>(in.word("scale", "none", {"none", "log", "standard", "quantile"}));
+  made.mean = in.number("mean", 0);
+  made.deviation = in.number("deviation", 1);
+  made.quantiles = in.numbers("quantiles");
+  return made;
+}
+
+}  // namespace
+
+data_schema schema_of(const std::string& text, const std::string& where) {
+  json all;
+  try {
+    all = json::parse(text);
+  } catch (const json::exception& wrong) {
+    throw failure(where + ": is no JSON: " + wrong.what());
+  }
+  json_object top(all, where);
+  data_schema made;
+  made.format.delimiter = top.character("delimiter", ',');
+  made.format.quote = top.character("quote", '"');
+  made.format.header =
+      top.choice("header", true) ? deeprec::csv_header::present : deeprec::csv_header::absent;
+  made.format.missing = top.texts("missing");
+  if (!top.has("columns") || !top.any("columns").is_array())
+    throw failure(where + ".columns: must be a list of columns");
+  top.end();
+
+  std::vector<csv_column> counts, numbers, tokens, others;
+  std::vector<index_t> rows;
+  json resolved = all;
+  index_t n = 0;
+  for (const json& of : all["columns"]) {
+    const std::string at = where + ".columns[" + std::to_string(n) + ']';
+    json_object in(of, at);
+    std::string name = in.text("name");
+    const bool has_header = made.format.header == deeprec::csv_header::present;
+    if (name.empty() && has_header) throw failure(at + ".name: must be the column's name in the header");
+    if (name.empty()) name = std::to_string(n + 1);
+    const index_t position = in.whole("position", -1, 0, index_t{1} << 30);
+    if (position >= 0 && has_header) throw failure(at + ".position: is not for a file with a header");
+    csv_column column = csv_column::other(name, csv_use::ignored);
+    std::vector<csv_column>* to = &others;
+    switch (static_cast<use_of>(in.word("use", "", use_words))) {
+      case use_of::label:
+        column = label_of(in, name);
+        break;
+      case use_of::count:
+        column = dense_of(in, name, true);
+        to = &counts;
+        break;
+      case use_of::dense:
+        column = dense_of(in, name, false);
+        to = &numbers;
+        break;
+      case use_of::token: {
+        column = csv_column::token(name);
+        const index_t given = in.whole("rows", 0, 1, most_rows);
+        rows.push_back(given);
+        if (in.has("vocabulary")) {
+          if (given > 0)
+            throw failure(at + ".rows: is not for a column with a vocabulary, which has its own");
+          std::uint64_t hash = 0;
+          column.vocabulary = vocabulary_of(in, hash);
+          rows.back() = column.vocabulary->rows();
+          // A model keeps what its words were.
+          const auto kept = static_cast<std::int64_t>(hash >> 1);
+          if (in.has("hash of the words") && in.any("hash of the words") != kept)
+            throw failure(at + ".vocabulary: must have the words that the model was trained with");
+          resolved["columns"][static_cast<std::size_t>(n)]["hash of the words"] = kept;
+        }
+        to = &tokens;
+        break;
+      }
+      case use_of::tokens:
+        throw failure(
+            at +
+            ".use: tokens, several in a field, are read by csv_format but not for the models of train_ctr");
+      case use_of::weight:
+        throw failure(at +
+                      ".use: weights of rows are read by csv_format but not for the models of train_ctr");
+      case use_of::group:
+        column.use = csv_use::group;
+        break;
+      case use_of::name:
+        column.use = csv_use::name;
+        break;
+      case use_of::ignored:
+        break;
+    }
+    in.end();
+    column.position = position >= 0 ? position : has_header ? -1 : n;
+    to->push_back(std::move(column));
+    ++n;
+  }
+  made.columns.integers = static_cast<index_t>(counts.size());
+  made.columns.numbers = static_cast<index_t>(counts.size() + numbers.size());
+  made.columns.tokens = static_cast<index_t>(tokens.size());
+  if (made.columns.slots() == 0) throw failure(where + ".columns: must have a column of use token or count");
+  for (auto* list : {&counts, &numbers, &tokens, &others}) {
+    for (csv_column& column : *list) {
+      if (list != &others) made.columns.names.push_back(column.name);
+      made.format.columns.push_back(std::move(column));
+    }
+  }
+  const auto& columns = made.format.columns;
+  if (std::none_of(columns.begin(), columns.end(),
+                   [](const csv_column& c) { return c.use == csv_use::label; }))
+    throw failure(where + ".columns: must have a column of use label");
+  if (const deeprec::status s = made.format.check(); !s) {
+    const index_t item = s.place().item;
+    throw failure(where + (item < 0 ? "" : ", column " + columns[static_cast<std::size_t>(item)].name) +
+                  ": " + deeprec::fault(s).message());
+  }
+  made.rows = std::move(rows);
+  made.columns.schema = resolved.dump();
+  if (made.columns.schema.size() > most_bytes)
+    throw failure(where + ": must be at most " + std::to_string(most_bytes) +
+                  " bytes. Fix: a file for a long vocabulary");
+  return made;
+}
+
+data_schema read_schema(const std::string& path) { return schema_of(text_of_file(path, path), path); }
+
+}  // namespace ctr
