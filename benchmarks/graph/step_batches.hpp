@@ -18,13 +18,13 @@ struct step_batches {
 
   step_batches(deeprec::index_t batch, deeprec::index_t batches) : all(static_cast<std::size_t>(batches)) {
     ctr::synthetic_rows source(batch * batches, 2'000'000, 7, ctr::planted_model::mixed);
-    tables = std::make_unique<ctr::ctr_tables>(source.table_rows());
+    tables = std::make_unique<ctr::ctr_tables>(source.table_rows({}));
     deeprec::inline_executor here;
     source.rewind(here);
     for (ctr::raw_rows& rows : all) {
       deeprec::sparse_batch chunk;
       source.next(chunk, batch);
-      rows.clear(batch);
+      rows.clear(batch, tables->columns);
       for (deeprec::index_t r = 0; r < chunk.rows(); ++r) {
         rows.append(chunk, r);
         tables->count(chunk, r);

@@ -5,6 +5,7 @@ namespace graph_bench {
 using namespace ctr;
 
 void dlrm_by_hand::prepare(const raw_rows& raw) {
+  const index_t integers = tables_.columns.integers, tokens = tables_.columns.tokens;
   decode_op{}(raw, dense_, labels_);
   for (index_t n = 0; n < integers; ++n) bucket_integer_op<>{n}(raw, rows_[static_cast<std::size_t>(n)]);
   for (index_t s = 0; s < tokens; ++s) {
@@ -23,7 +24,7 @@ deeprec::status dlrm_by_hand::run(const step_context& on, const raw_rows& raw) {
   prepare(raw);
   slot_tables& tables = model_.tables();
   stack_type &bottom = model_.bottom(), &top = model_.top();
-  const index_t batch = raw.rows, width = model_.width();
+  const index_t batch = raw.rows, width = model_.width(), slots = tables_.columns.slots();
   found_.reset();
   if (const status s = tables.resolve(on, by_slot_, found_); !s) return s;
   if (const status s = tables.look_up(on, found_, pooled_.make(batch, slots * width)); !s) return s;

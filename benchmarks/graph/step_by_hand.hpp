@@ -16,8 +16,8 @@ class dlrm_by_hand {
   dlrm_by_hand(ctr::dlrm& model, const ctr::ctr_tables& tables)
       : model_(model),
         tables_(tables),
-        ids_(static_cast<std::size_t>(ctr::tokens)),
-        rows_(static_cast<std::size_t>(ctr::slots)) {}
+        ids_(static_cast<std::size_t>(tables.columns.tokens)),
+        rows_(static_cast<std::size_t>(tables.columns.slots())) {}
 
   deeprec::status run(const ctr::step_context& on, const ctr::raw_rows& raw);
 

@@ -23,7 +23,7 @@ class dlrm_by_lanes {
         on_(on),
         by_hand_(model, tables),
         lanes_(on, model, [this](const deeprec::micro_chunk& chunk) { prepare(chunk); }),
-        rows_(static_cast<std::size_t>(ctr::slots)) {
+        rows_(static_cast<std::size_t>(tables.columns.slots())) {
     model_.settle();
   }
   dlrm_by_lanes(const dlrm_by_lanes&) = delete;

@@ -180,6 +180,7 @@ data_schema schema_of(const std::string& text, const std::string& where) {
   made.format.header =
       top.choice("header", true) ? deeprec::csv_header::present : deeprec::csv_header::absent;
   made.format.missing = top.texts("missing");
+  made.format.trims = top.choice("trims", false);
   if (!top.has("columns") || !top.any("columns").is_array())
     throw failure(where + ".columns: must be a list of columns");
   top.end();

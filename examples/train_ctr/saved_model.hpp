@@ -164,6 +164,10 @@ std::string load_model(const std::string& path, Model& model, Vocabulary& vocabu
   if (const std::string there = model_name(info.value()); !there.empty() && there != Model::name) {
     return path + ": must be a model of " + Model::name + " (is one of " + there + ')';
   }
+  if constexpr (requires { vocabulary.columns; }) {
+    if (schema_in(info.value()) != vocabulary.columns.schema)
+      return path + ": trained with another --schema, or with none";
+  }
   const std::pair<const char*, index_t> same[] = {{"seed", at.seed},
                                                   {"rows of data", at.data_rows},
                                                   {"rows to train", at.train_rows},
@@ -183,10 +187,6 @@ std::string load_model(const std::string& path, Model& model, Vocabulary& vocabu
       return path + ": must be a model of --keys " + keys(vocabulary.is_raw) + " (is one of --keys " +
              keys(is_raw) + ')';
     }
-  }
-  if constexpr (requires { vocabulary.columns; }) {
-    if (schema_in(info.value()) != vocabulary.columns.schema)
-      return path + ": trained with another --schema, or with none";
   }
   const model_parts parts = parts_of(model, vocabulary, path);
   const auto loaded = load_tables(path, parts.tables);

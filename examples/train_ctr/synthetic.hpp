@@ -31,13 +31,13 @@
 
 namespace ctr {
 
+/// The columns of Criteo's logs.
+inline constexpr index_t click_integers = 13, click_tokens = 26;
 /// Rows of the 26 tables, and the exponents of their skew, measured on 45.8 million rows.
-/// Those of Criteo's logs.
-inline constexpr index_t integers = 13, tokens = 26;
-inline constexpr std::array<index_t, tokens> true_table_rows = {
+inline constexpr std::array<index_t, click_tokens> true_table_rows = {
     1460, 583,   10131227, 2202608, 305,  24,   12517, 633,     3,  93145, 5683,   8351593, 3194,
     27,   14992, 5461306,  10,      5652, 2173, 4,     7046547, 18, 15,    286181, 105,     142572};
-inline constexpr std::array<double, tokens> true_skew = {1.80, 1.04, 0.98, 1.04, 2.26, 1.78, 0.82, 2.02, 3.00,
+inline constexpr std::array<double, click_tokens> true_skew = {1.80, 1.04, 0.98, 1.04, 2.26, 1.78, 0.82, 2.02, 3.00,
                                                          1.08, 0.84, 0.98, 0.82, 1.70, 0.94, 1.00, 1.22, 1.02,
                                                          1.56, 0.58, 1.00, 2.88, 1.52, 1.12, 1.64, 1.24};
 
@@ -84,8 +84,8 @@ enum class planted_model { mixed, product };
 
 /// The true sizes, none above `data_rows` (more tokens can't occur), times a factor of at most 1 that brings
 /// the sum below `most_rows`.
-inline std::array<index_t, tokens> scaled_table_rows(index_t data_rows, index_t most_rows) {
-  std::array<index_t, tokens> sizes = true_table_rows;
+inline std::array<index_t, click_tokens> scaled_table_rows(index_t data_rows, index_t most_rows) {
+  std::array<index_t, click_tokens> sizes = true_table_rows;
   double sum = 0;
   for (index_t& rows : sizes) {
     rows = std::min(rows, data_rows);
@@ -109,7 +109,7 @@ class synthetic_rows final : public row_source {
  public:
   synthetic_rows(index_t rows, index_t most_table_rows, std::uint64_t seed, planted_model planted)
       : rows_(rows), sizes_(scaled_table_rows(rows, most_table_rows)), rng_(seed), planted_(planted) {
-    for (std::size_t s = 0; s < tokens; ++s) skew_.emplace_back(sizes_[s], true_skew[s]);
+    for (std::size_t s = 0; s < click_tokens; ++s) skew_.emplace_back(sizes_[s], true_skew[s]);
   }
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] const ctr_columns& columns() const override { return columns_; }
@@ -129,13 +129,13 @@ class synthetic_rows final : public row_source {
     logits_.resize(static_cast<std::size_t>(count));
     float* const labels = batch.next_label();
     float* const numbers = batch.next_dense();
-    std::array<std::int64_t*, tokens> ids{};
-    for (index_t s = 0; s < tokens; ++s) ids[static_cast<std::size_t>(s)] = batch.next_id(s);
+    std::array<std::int64_t*, click_tokens> ids{};
+    for (index_t s = 0; s < click_tokens; ++s) ids[static_cast<std::size_t>(s)] = batch.next_id(s);
     executor_.parallel_for(count, index_t{256}, [&](index_t begin, index_t end, int) {
       for (index_t i = begin; i < end; ++i) {
-        std::array<std::int64_t, tokens> id{};
-        logits_[static_cast<std::size_t>(i)] = make(next_ + i, labels[i], numbers + i * integers, id);
-        for (std::size_t s = 0; s < tokens; ++s) ids[s][i] = fingerprint_of(id[s], sizes_[s]);
+        std::array<std::int64_t, click_tokens> id{};
+        logits_[static_cast<std::size_t>(i)] = make(next_ + i, labels[i], numbers + i * click_integers, id);
+        for (std::size_t s = 0; s < click_tokens; ++s) ids[s][i] = fingerprint_of(id[s], sizes_[s]);
       }
     });
     batch.commit_rows(count);
@@ -146,11 +146,11 @@ class synthetic_rows final : public row_source {
   [[nodiscard]] const std::vector<float>& planted_logits() const { return logits_; }
 
  private:
-  float make(index_t row, float& label, float* number, std::array<std::int64_t, tokens>& id) const {
+  float make(index_t row, float& label, float* number, std::array<std::int64_t, click_tokens>& id) const {
     std::uint64_t draws = 0;
     const auto next = [&] { return rng_.uniform(10000 + static_cast<std::uint64_t>(row), draws++); };
     double logit = -1.9;
-    for (index_t n = 0; n < integers; ++n) {
+    for (index_t n = 0; n < click_integers; ++n) {
       if (next() < 0.15) {
         number[n] = std::numeric_limits<float>::quiet_NaN();
         continue;
@@ -159,13 +159,13 @@ class synthetic_rows final : public row_source {
       const double size = -std::log(1 - next());
       number[n] = static_cast<float>(std::floor(std::expm1(1.5 * size)));
       logit +=
-          0.15 * planted_weight(rng_, tokens + n, 0, 0) * (std::log1p(static_cast<double>(number[n])) - 1.5);
+          0.15 * planted_weight(rng_, click_tokens + n, 0, 0) * (std::log1p(static_cast<double>(number[n])) - 1.5);
     }
-    for (std::size_t s = 0; s < tokens; ++s) {
+    for (std::size_t s = 0; s < click_tokens; ++s) {
       id[s] = skew_[s](next);
       logit += 0.2 * planted_weight(rng_, static_cast<index_t>(s), id[s], 0);
     }
-    for (std::size_t s = 0; s + 1 < tokens; s += 2) {  // neighbours interact
+    for (std::size_t s = 0; s + 1 < click_tokens; s += 2) {  // neighbours interact
       double dot = 0;
       for (int c = 1; c <= 4; ++c) {
         dot += planted_weight(rng_, static_cast<index_t>(s), id[s], c) *
@@ -181,7 +181,7 @@ class synthetic_rows final : public row_source {
   std::string name_ = "synthetic";
   ctr_columns columns_;
   index_t rows_, next_ = 0;
-  std::array<index_t, tokens> sizes_;
+  std::array<index_t, click_tokens> sizes_;
   deeprec::counter_rng rng_;
   planted_model planted_;
   std::vector<zipf> skew_;
@@ -203,12 +203,12 @@ inline void write_text(deeprec::executor_ref executor, synthetic_rows& rows, con
       for (index_t r = begin; r < end; ++r) {
         std::string& text = texts[static_cast<std::size_t>(r / piece)];
         text += batch.labels()[static_cast<std::size_t>(r)] > 0 ? '1' : '0';
-        for (index_t n = 0; n < integers; ++n) {
+        for (index_t n = 0; n < click_integers; ++n) {
           text += '\t';
           const float number = std::as_const(batch).dense()(r, n);
           if (!std::isnan(number)) text += std::to_string(static_cast<index_t>(number));
         }
-        for (index_t s = 0; s < tokens; ++s) {
+        for (index_t s = 0; s < click_tokens; ++s) {
           char token[16];
           const index_t of_column = id_of(batch.feature(s).ids()[r], ids[static_cast<std::size_t>(s)]);
           const std::uint64_t id =

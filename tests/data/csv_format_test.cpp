@@ -386,6 +386,24 @@ TEST_CASE("csv: no quotes, a header that repeats what nobody reads, a label that
   CHECK(parse_all(format, "y\tt\n").fault == "");
 }
 
+TEST_CASE("csv: spaces around fields are no part of them where they are trimmed") {
+  csv_format format{.columns = {csv_column::label("y"), csv_column::dense("n"), csv_column::token("t", 50)},
+                    .missing = {"?"},
+                    .trims = true};
+  const outcome got = parse_all(format, "y, n,t \n 1 , 13,\tNew York \n0,?, ?\n1,  ,\" a \"\n");
+  CHECK(got.fault == "");
+  REQUIRE(got.rows.size() == 3);
+  CHECK(got.rows[0].label == 1);
+  CHECK(got.rows[0].dense == std::vector<float>{13});
+  CHECK(got.rows[0].ids[0][0] == hash_bucket(hash_bytes("New York", 0), 50));
+  CHECK(got.rows[1].dense == std::vector<float>{0});
+  CHECK(got.rows[1].ids[0][0] == hash_bucket(hash_bytes("", 0), 50));
+  CHECK(got.rows[2].dense == std::vector<float>{0});
+  CHECK(got.rows[2].ids[0][0] == hash_bucket(hash_bytes("a", 0), 50));
+  format.trims = false;
+  CHECK(has(fault_of(format, "y,n,t\n 1,13,x\n"), "2:1"));
+}
+
 TEST_CASE("csv: faults have line and column, and what to do") {
   const csv_format format{
       .columns = {csv_column::label("y"), csv_column::dense("x"), csv_column::token("t", 50)}};

@@ -49,6 +49,7 @@ struct csv_format {
   std::vector<std::string> missing{};           ///< texts that are as an empty field, such as NA
   label_column labels = label_column::present;  ///< by_fields: 0 where the header has no such column
   index_t longest_token = 1024;                 ///< bytes; a longer one is a fault
+  bool trims = false;  ///< spaces and tabs around the text of a field are no part of it
 
   struct layout {
     bool has_header = false;
@@ -193,7 +194,7 @@ struct csv_format {
                                 line_log& log) const {
     const detail::csv_plan& plan = *file_layout.plan;
     if (!plan.fault) return plan.fault;
-    detail::csv_rows rows({columns, missing, longest_token, delimiter, quote}, plan, batch, log);
+    detail::csv_rows rows({columns, missing, longest_token, delimiter, quote, trims}, plan, batch, log);
     return quote == '\0' ? rows.parse<false>(text.data(), text.data() + text.size())
                          : rows.parse<true>(text.data(), text.data() + text.size());
   }
@@ -205,6 +206,7 @@ struct csv_format {
   /// The quickest way to convert a column's fields that takes no missing value for another.
   [[nodiscard]] detail::csv_run::kind kind_of(const csv_column& column, bool has_one_id) const noexcept {
     const auto any_missing = [&](const auto& is) { return std::any_of(missing.begin(), missing.end(), is); };
+    if (trims) return detail::csv_run::kind::any;
     if (column.use == csv_use::label && column.rule == csv_label::binary) return detail::csv_run::kind::label;
     if (column.use == csv_use::dense && column.scale == csv_scale::none &&
         !any_missing([](const std::string& text) {
@@ -231,6 +233,9 @@ struct csv_format {
       } else {
         fields.back() += row[i];
       }
+    }
+    for (std::string& field : fields) {
+      if (trims) field = detail::trimmed_csv(field);
     }
     return fields;
   }

@@ -102,6 +102,7 @@ struct csv_rules {
   std::span<const std::string> missing;
   index_t longest_token;
   char delimiter, quote;
+  bool trims;
 };
 
 }}}  // namespace deeprec::DEEPREC_ABI::detail

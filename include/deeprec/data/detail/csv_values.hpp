@@ -24,6 +24,13 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI { namespace detail {
 
+/// A field without the spaces and tabs around it.
+inline std::string_view trimmed_csv(std::string_view text) noexcept {
+  const std::size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
+}
+
 /// The values of one call of parse(): appended to a batch.
 class csv_values {
  public:
@@ -142,6 +149,7 @@ class csv_values {
     if (number < 0) return nullptr;
     const csv_column& column = rules_.columns[static_cast<std::size_t>(number)];
     const index_t out = plan_.out[f];
+    if (rules_.trims) text = trimmed_csv(text);
     switch (column.use) {
       case csv_use::ignored:
         return nullptr;

@@ -1,0 +1,223 @@
+# Columns of one's own: --schema. Rows and bits against Python's csv and against the built-in columns of Criteo; what a
+# schema must not be.
+
+find_program(python NAMES python3 python)
+if(NOT python)
+  message("SKIPPED: no program python3")
+  return()
+endif()
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH tests)
+set(shipped "${tests}/../examples/train_ctr/schemas")
+
+function(make_rows schema file rows seed) # how...
+  execute_process(COMMAND "${python}" "${CMAKE_CURRENT_LIST_DIR}/schema_rows.py" "${schema}" "${file}" ${rows} ${seed} ${ARGN}
+                  COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+# What the program makes of two files is what Python makes of them.
+function(by_hand schema train test)
+  execute_process(COMMAND "${PROGRAM}" --schema "${schema}" --data "${train}" --test "${test}" --model lr --export "${WORK}/exported"
+                          ${ARGN} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${python}" "${CMAKE_CURRENT_LIST_DIR}/schema_by_hand.py" "${schema}" "${train}" "${test}" "${WORK}/exported"
+                  RESULT_VARIABLE code OUTPUT_VARIABLE found ERROR_VARIABLE found)
+  message("${schema}: ${found}")
+  if(code)
+    message(FATAL_ERROR "rows by ${schema} are not those by hand")
+  endif()
+endfunction()
+function(write_schema name text)
+  file(WRITE "${WORK}/${name}.json" "${text}")
+endfunction()
+
+if(CHECK STREQUAL "schema")
+  # Each use of a column, its options, and positions.
+  write_schema(all [=[{"missing": ["NA", "-"], "columns": [
+    {"name": "y", "use": "label", "at_least": 4}, {"name": "id", "use": "name"}, {"name": "user", "use": "group"},
+    {"name": "c", "use": "count"}, {"name": "plain", "use": "dense"}, {"name": "log", "use": "dense", "scale": "log", "missing": -3},
+    {"name": "s", "use": "dense", "scale": "standard", "mean": 20, "deviation": 15},
+    {"name": "q", "use": "dense", "scale": "quantile", "quantiles": [0, 10, 20, 35, 50]},
+    {"name": "t", "use": "token", "rows": 1000000}, {"name": "few", "use": "token", "rows": 7},
+    {"name": "v", "use": "token", "vocabulary": ["red", "green", "blue"]}, {"name": "z", "use": "ignored"}]}]=])
+  write_schema(places [=[{"header": false, "delimiter": "|", "quote": "'", "columns": [
+    {"use": "token", "position": 3}, {"use": "label", "position": 1, "positive": ["yes", "aye"]}, {"use": "dense", "position": 2}]}]=])
+  file(WRITE "${WORK}/places" "x|aye|2.5|one\ny|no||two\nz|yes|-1|'one'\n'a|b'|no|0|'two'\n")
+  by_hand("${WORK}/places.json" "${WORK}/places" "${WORK}/places")
+  foreach(schema IN ITEMS "${WORK}/all" "${shipped}/criteo" "${shipped}/avazu" "${shipped}/ali_ccp" "${shipped}/movielens"
+                          "${shipped}/census")
+    make_rows("${schema}.json" "${WORK}/train" 400 1)
+    make_rows("${schema}.json" "${WORK}/test" 150 2 crlf)
+    by_hand("${schema}.json" "${WORK}/train" "${WORK}/test")
+  endforeach()
+  # Any order of columns with a header, quotes, a byte order mark.
+  make_rows("${WORK}/all.json" "${WORK}/train" 400 1 shuffled quoted bom)
+  make_rows("${WORK}/all.json" "${WORK}/test" 150 2 shuffled)
+  by_hand("${WORK}/all.json" "${WORK}/train" "${WORK}/test" --threads 3 --window 50)
+  # Real tables, where they are.
+  if(EXISTS "${DATA}/census/adult.data")
+    by_hand("${shipped}/census.json" "${DATA}/census/adult.data" "${DATA}/census/adult.test")
+    set(ratings "${DATA}/movielens/ml-latest-small/ratings.csv")
+    by_hand("${shipped}/movielens.json" "${ratings}" "${ratings}")
+    areas(--data "${DATA}/census/adult.data" --test "${DATA}/census/adult.test" --schema "${shipped}/census.json" --model wdl --model dcn)
+    expect(auc_wdl GREATER 890000)
+    expect(auc_dcn GREATER 890000)
+  else()
+    message("SKIPPED: no census, no MovieLens")
+  endif()
+
+  # Every model trains on them, in every way of stepping.
+  set(data --schema "${WORK}/all.json" --data "${WORK}/train" --test "${WORK}/test")
+  foreach(models IN ITEMS "dlrm;lr" "wdl;deepfm" "dcn;lr")
+    list(JOIN models ";--model;" words)
+    checksums(direct ${data} --model ${words} --threads 1)
+    checksums(again ${data} --model ${words} --threads 3 --prefetch 0)
+    expect(again STREQUAL direct)
+  endforeach()
+  checksums(direct ${data} --keys raw)
+  checksums(graph ${data} --keys raw --step graph)
+  expect(direct STREQUAL graph)
+  # A file of words is a list of them.
+  file(WRITE "${WORK}/words" "red\r\ngreen\nblue\n")
+  file(READ "${WORK}/all.json" text)
+  string(REPLACE "[\"red\", \"green\", \"blue\"]" "\"${WORK}/words\"" text "${text}")
+  write_schema(words "${text}")
+  run(listed said ${data} --model dlrm)
+  run(from_file said --schema "${WORK}/words.json" --data "${WORK}/train" --test "${WORK}/test" --model dlrm)
+  expect(listed STREQUAL from_file)
+
+  # A model keeps its schema; predictions carry names; evaluation is what training printed, groups as well.
+  run(saved said ${data} --model dlrm --save "${WORK}/model")
+  file(READ "${WORK}/result.json" trained)
+  execute_process(COMMAND "${PROGRAM}" --load "${WORK}/model" --evaluate "${WORK}/test" --json "${WORK}/found.json" OUTPUT_QUIET
+                  COMMAND_ERROR_IS_FATAL ANY)
+  file(READ "${WORK}/found.json" found)
+  foreach(figure IN ITEMS auc logloss group_auc)
+    string(JSON one GET "${trained}" models 0 ${figure})
+    string(JSON other GET "${found}" models 0 ${figure})
+    message("${figure}: ${one}, ${other}")
+    expect(one STREQUAL other)
+  endforeach()
+  execute_process(COMMAND "${PROGRAM}" --load "${WORK}/model" --predict "${WORK}/test" --output "${WORK}/out.csv" --output-format csv
+                  COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${python}" -c
+                          "import csv, sys
+rows = list(csv.reader(open(sys.argv[1], newline='')))
+data = list(csv.DictReader(open(sys.argv[2], newline='', encoding='utf-8-sig')))
+assert rows[0] == ['id', 'probability'] and [r[0] for r in rows[1:]] == [d['id'] for d in data]
+assert all(0 < float(r[1]) < 1 for r in rows[1:])"
+                          "${WORK}/out.csv" "${WORK}/test" COMMAND_ERROR_IS_FATAL ANY)
+  run(more said ${data} --model dlrm --load "${WORK}/model" --save "${WORK}/model2")
+  run(twice said ${data} --model dlrm --epochs 2)
+  expect(more STREQUAL twice)
+  expect_error(1 "model: trained with another --schema, or with none" --schema "${WORK}/words.json" --data "${WORK}/train" --test
+               "${WORK}/test" --model dlrm --load "${WORK}/model")
+  write_rows("${WORK}/rows" 300)
+  expect_error(1 "model: trained with another --schema, or with none" --data "${WORK}/rows" --model dlrm --load "${WORK}/model")
+  run(saved said --schema "${WORK}/words.json" --data "${WORK}/train" --test "${WORK}/test" --model lr --save "${WORK}/by_words")
+  file(WRITE "${WORK}/words" "red\ngreen\nyellow\n")
+  expect_error(1 "vocabulary: must have the words that the model was trained with" --load "${WORK}/by_words" --predict "${WORK}/test")
+
+  # Criteo's rows in seven forms have one checksum.
+  write_rows("${WORK}/rows" 1200)
+  run(builtin said --data "${WORK}/rows" --model dlrm)
+  file(READ "${shipped}/criteo.json" text)
+  string(REPLACE "\"delimiter\": \"\\t\",\n  \"quote\": \"\",\n  \"header\": false" "\"header\": true" text "${text}")
+  write_schema(with_header "${text}")
+  execute_process(COMMAND "${python}" -c
+                          "import csv, random, sys
+rows = list(csv.reader(open(sys.argv[1]), delimiter='\\t'))
+names = ['label'] + ['I%d' % i for i in range(1, 14)] + ['C%d' % i for i in range(1, 27)]
+def write(path, order, **how):
+    with open(path, 'w', newline='') as out:
+        to = csv.writer(out, **how)
+        for row in [names] + rows: to.writerow([row[i] for i in order])
+order = list(range(40))
+write(sys.argv[2] + '/plain.csv', order)
+random.Random(3).shuffle(order)
+write(sys.argv[2] + '/shuffled.csv', order, quoting=csv.QUOTE_ALL)"
+                          "${WORK}/rows" "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
+  set(forms "criteo;rows" "with_header;plain.csv" "with_header;shuffled.csv")
+  if(ZLIB)
+    execute_process(COMMAND gzip -k "${WORK}/shuffled.csv" COMMAND_ERROR_IS_FATAL ANY)
+    list(APPEND forms "with_header;shuffled.csv.gz")
+  endif()
+  file(COPY_FILE "${shipped}/criteo.json" "${WORK}/criteo.json")
+  while(forms)
+    list(POP_FRONT forms schema file)
+    run(sum said --schema "${WORK}/${schema}.json" --data "${WORK}/${file}" --model dlrm)
+    message("${file}: ${sum}")
+    expect(sum STREQUAL builtin)
+  endwhile()
+endif()
+
+if(CHECK STREQUAL "schema_errors")
+  set(rows "${WORK}/rows")
+  file(WRITE "${rows}" "y,n,t\n1,2,a\n0,3,b\n1,4,a\n0,5,b\n")
+  function(refuses words text) # of a schema with this text
+    write_schema(bad "${text}")
+    expect_error(1 "${words}" --schema "${WORK}/bad.json" --data "${rows}" --train-fraction 0.5)
+  endfunction()
+  set(y "{\"name\": \"y\", \"use\": \"label\"}")
+  set(t "{\"name\": \"t\", \"use\": \"token\"}")
+  refuses("bad.json: is no JSON: .*line 1" "{")
+  refuses("bad.json: must be an object" "[]")
+  refuses("bad.json.columns: must be a list" "{}")
+  refuses("bad.json.columns: must be a list" "{\"columns\": {}}")
+  refuses("bad.json: has an unknown key: colums" "{\"colums\": [], \"columns\": [${y}, ${t}]}")
+  refuses("columns.1.: has an unknown key: row" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"row\": 3}]}")
+  refuses("columns.1.: has an unknown key: scale" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"scale\": \"log\"}]}")
+  refuses("columns.0.: must be an object in braces .is 3" "{\"columns\": [3]}")
+  refuses("columns.0.[.]use: must be label, count, dense, token, tokens, weight, group, name or ignored .is lable" "{\"columns\": [{\"name\": \"y\", \"use\": \"lable\"}]}")
+  refuses("columns.0.[.]name: must be the column's name" "{\"columns\": [{\"use\": \"label\"}]}")
+  refuses("columns.1.[.]rows: must be a whole number from 1 to 67108864 .is 0" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"rows\": 0}]}")
+  refuses("columns.1.[.]rows: must be a whole number .* .is 2.5" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"rows\": 2.5}]}")
+  refuses("columns.1.[.]scale: must be none, log, standard or quantile .is lgo" "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"dense\", \"scale\": \"lgo\"}, ${t}]}")
+  refuses("column n: .*deviation must be above 0" "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"dense\", \"scale\": \"standard\", \"deviation\": 0}, ${t}]}")
+  refuses("column n: .*quantiles must be two numbers or more" "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"dense\", \"scale\": \"quantile\", \"quantiles\": [2, 1]}, ${t}]}")
+  refuses("columns.1.[.]quantiles: must be a list of numbers" "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"dense\", \"scale\": \"quantile\", \"quantiles\": [2, \"x\"]}]}")
+  refuses("a column is listed twice" "{\"columns\": [${y}, ${t}, ${t}]}")
+  refuses("must have a column of use label" "{\"columns\": [${t}]}")
+  refuses("must have a column of use token or count" "{\"columns\": [${y}]}")
+  refuses("two columns are label, weight, group or name" "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"label\"}, ${t}]}")
+  refuses("weights of rows are read by csv_format but not" "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"weight\"}, ${t}]}")
+  refuses("delimiter: must be one character" "{\"delimiter\": \"::\", \"columns\": [${y}, ${t}]}")
+  refuses("header: must be true or false" "{\"header\": 1, \"columns\": [${y}, ${t}]}")
+  refuses("columns.1.[.]position: is not for a file with a header" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"position\": 2}]}")
+  refuses("columns.1.[.]vocabulary: .*a word is listed twice.*.a." "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"vocabulary\": [\"a\", \"b\", \"a\"]}]}")
+  refuses("columns.1.[.]vocabulary: can't be read: /no/words" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"vocabulary\": \"/no/words\"}]}")
+  refuses("columns.1.[.]rows: is not for a column with a vocabulary" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"rows\": 3, \"vocabulary\": [\"a\"]}]}")
+  # Of the data: the file, the line, the column, and what to do.
+  refuses("rows.*the header lacks a column of the list" "{\"columns\": [${y}, {\"name\": \"other\", \"use\": \"token\"}]}")
+  set(good "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"count\"}, ${t}]}")
+  function(refuses_rows words text)
+    file(WRITE "${rows}" "${text}")
+    refuses("${words}" "${good}")
+  endfunction()
+  refuses_rows("the header has a column of the list twice" "y,n,t,t\n1,2,a,b\n")
+  refuses_rows("rows:3.*wrong number of fields" "y,n,t\n1,2,a\n1,2\n")
+  refuses_rows("rows:2.*the label is neither 0 nor 1" "y,n,t\n2,2,a\n")
+  refuses_rows("rows:2:5.*the quote is not closed" "y,n,t\n1,2,\"a\n")
+  refuses_rows("rows:2:6.*a quote in a field that does not begin with one" "y,n,t\n1,2,a\"b\n")
+  refuses_rows("too few rows: 0 to train" "y,n,t\n")
+  refuses_rows("too few rows: 0 to train" "")
+  foreach(pair IN ITEMS "--group;C3;--group is not for --schema" "--model;din;--schema is not for din and dssm")
+    list(GET pair 0 one)
+    list(GET pair 1 other)
+    list(GET pair 2 words)
+    expect_error(2 "${words}" --schema "${WORK}/bad.json" --data "${rows}" ${one} ${other})
+  endforeach()
+  expect_error(2 "--schema needs --data" --schema "${WORK}/bad.json")
+  expect_error(2 "--schema is not for --predict" --schema "${WORK}/bad.json" --load "${rows}" --predict "${rows}")
+  # All labels alike: metrics tell, and none is a nan.
+  set(text "y,n,t\n")
+  foreach(i RANGE 200)
+    string(APPEND text "0,${i},t${i}\n")
+  endforeach()
+  file(WRITE "${rows}" "${text}")
+  execute_process(COMMAND "${PROGRAM}" --schema "${WORK}/bad.json" --data "${rows}" --model lr --json "${WORK}/result.json" OUTPUT_VARIABLE said
+                  COMMAND_ERROR_IS_FATAL ANY)
+  file(READ "${WORK}/result.json" result)
+  string(JSON area TYPE "${result}" models 0 auc)
+  expect(area STREQUAL NULL)
+  if("${said}${result}" MATCHES "[^a-z]nan[^a-z]")
+    message(FATAL_ERROR "labels that are all alike give a nan:\n${said}")
+  endif()
+endif()
