@@ -116,6 +116,11 @@ class dcn {
     use("cross layers", cross_);
     use("stack", stack_);
   }
+  /// Calls use(name, pass) for each stack's part of a pass.
+  template <class Use>
+  static void for_each_stack_pass(const pass& of, const Use& use) {
+    use("stack", of.stack);
+  }
   template <class Use>
   void for_each_gradient(const Use& use) {
     use("cross layers", [](pass& of) { return of.cross.gradients(); });

@@ -120,6 +120,11 @@ class deepfm {
   void for_each_stack(const Use& use) {
     use("stack", stack_);
   }
+  /// Calls use(name, pass) for each stack's part of a pass.
+  template <class Use>
+  static void for_each_stack_pass(const pass& of, const Use& use) {
+    use("stack", of.stack);
+  }
   template <class Use>
   void for_each_gradient(const Use& use) {
     use("stack", [](pass& of) { return of.stack.gradients(); });

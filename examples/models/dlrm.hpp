@@ -125,6 +125,12 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
     use("bottom", bottom_);
     use("top", top_);
   }
+  /// Calls use(name, pass) for each stack's part of a pass.
+  template <class Use>
+  static void for_each_stack_pass(const pass& of, const Use& use) {
+    use("bottom", *of.bottom);
+    use("top", *of.top);
+  }
   /// Calls use(name, gradients, sum): those of a pass, and where a step expects their sum.
   template <class Use>
   void for_each_gradient(const Use& use) {

@@ -113,6 +113,11 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   void for_each_stack(const Use& use) {
     use("linear", linear_);
   }
+  /// Calls use(name, pass) for each stack's part of a pass.
+  template <class Use>
+  static void for_each_stack_pass(const pass& of, const Use& use) {
+    use("linear", *of.linear);
+  }
   /// Calls use(name, gradients, sum): those of a pass, and where a step expects their sum.
   template <class Use>
   void for_each_gradient(const Use& use) {

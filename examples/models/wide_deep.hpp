@@ -141,6 +141,11 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
   void for_each_stack(const Use& use) {
     use("stack", stack_);
   }
+  /// Calls use(name, pass) for each stack's part of a pass.
+  template <class Use>
+  static void for_each_stack_pass(const pass& of, const Use& use) {
+    use("stack", *of.stack);
+  }
   /// Calls use(name, gradients, sum): those of a pass, and where a step expects their sum.
   template <class Use>
   void for_each_gradient(const Use& use) {

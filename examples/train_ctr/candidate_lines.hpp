@@ -1,7 +1,7 @@
 // Candidates as text: an item, and the items that a user had before it.
 //
 //   history    item_id  label      items by their ids, the latest last; an empty history is one
-//   10,20,30   40       1          the label is written and not read
+//   10,20,30   40       1          the label is read where it is wanted
 //
 // An item that the model does not know is left out of a history; a candidate that it does not know is
 // unknown_item.
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -57,11 +58,17 @@ struct item_vocabulary {
   }
 };
 
+/// Whether candidates have a label, 0 or 1.
+enum class candidate_labels : std::uint8_t { absent, present };
+
 /// Reads candidates. Throws a failure.
 class candidate_lines {
  public:
-  candidate_lines(const std::string& path, const item_vocabulary& known, bool shows_progress)
-      : lines_(path, {"history", "item_id"}, shows_progress), most_(static_cast<std::size_t>(known.history)) {
+  candidate_lines(const std::string& path, const item_vocabulary& known, candidate_labels labels,
+                  bool shows_progress)
+      : lines_(path, names(labels), shows_progress),
+        most_(static_cast<std::size_t>(known.history)),
+        has_labels_(labels == candidate_labels::present) {
     for (std::size_t i = 0; i < known.ids.size(); ++i) {
       number_.emplace(known.ids[i], static_cast<row_id>(i));
     }
@@ -77,12 +84,19 @@ class candidate_lines {
       }
       std::span<const row_id> latest = history_;
       if (latest.size() > most_) latest = latest.last(most_);
-      batch.append(number_of(lines_[1]), latest, 0);
+      const std::int64_t label = has_labels_ ? lines_[2] : 0;
+      if (label > 1) lines_.fail("a label must be 0 or 1 (is " + std::to_string(label) + ")");
+      batch.append(number_of(lines_[1]), latest, static_cast<float>(label));
     }
     return batch.rows > 0;
   }
 
  private:
+  static std::vector<std::string_view> names(candidate_labels labels) {
+    std::vector<std::string_view> all = {"history", "item_id"};
+    if (labels == candidate_labels::present) all.emplace_back("label");
+    return all;
+  }
   [[nodiscard]] row_id number_of(std::int64_t id) const {
     const auto found = number_.find(id);
     return found == number_.end() ? unknown_item : found->second;
@@ -90,6 +104,7 @@ class candidate_lines {
 
   table_lines lines_;
   std::size_t most_;
+  bool has_labels_;
   std::unordered_map<std::int64_t, row_id> number_;
   std::vector<std::int64_t> ids_;
   std::vector<row_id> history_;

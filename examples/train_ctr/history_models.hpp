@@ -31,5 +31,8 @@ data_facts run_history_models(deeprec::thread_pool& pool, const options& o, run_
 /// order, one a line. Throws a failure.
 void predict_histories(deeprec::thread_pool& pool, const options& o, const saved_model& saved,
                        const std::atomic<bool>& interrupted);
+/// How good a saved model is for the rows of a file, which have labels. Throws a failure.
+score evaluate_histories(deeprec::thread_pool& pool, const options& o, const saved_model& saved,
+                         const std::atomic<bool>& interrupted);
 
 }  // namespace ctr

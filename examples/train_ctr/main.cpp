@@ -127,15 +127,16 @@ int run(options& o, rank_run* ranks) {
     const click_model_runs* const model = find_click_model(saved.name());
     if (const std::string schema = saved.schema(); !schema.empty())
       o.columns = std::make_shared<data_schema>(schema_of(schema, o.load + ": schema"));
-    if (is_history_model(saved.name())) {
-      if (!o.evaluate.empty()) throw failure("--evaluate is not for din and dssm (" + o.load + " is of one)");
+    const bool of_histories = is_history_model(saved.name());
+    if (of_histories && !o.predict.empty()) {
       predict_histories(pool, o, saved, interrupted);
-    } else if (model == nullptr) {
+    } else if (model == nullptr && !of_histories) {
       throw failure(o.load + ": has a model of an unknown name: " + saved.name());
     } else if (!o.predict.empty()) {
       model->predict(pool, o, saved, interrupted);
     } else {
-      const score found = model->evaluate(pool, o, saved, interrupted);
+      const score found = of_histories ? evaluate_histories(pool, o, saved, interrupted)
+                                       : model->evaluate(pool, o, saved, interrupted);
       if (found.rows == 0 && !interrupted) throw failure("too few rows: 0 to evaluate");
       report({found}, {.rows = found.rows, .test_rows = found.rows}, o, interrupted);
       return end_of_run();

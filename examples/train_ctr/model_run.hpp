@@ -26,6 +26,7 @@
 #include "click_predictions.hpp"
 #include "ctr_input.hpp"
 #include "ctr_rows.hpp"
+#include "dead_units.hpp"
 #include "evaluation.hpp"
 #include "export_run.hpp"
 #include "graph_training.hpp"
@@ -255,7 +256,12 @@ score train_and_test(thread_pool& pool, ctr_input& input, const options& o,
   result.steps = input.journal->take_steps();
   result.has_raw_keys = input.tables->raw.has_value();
   result.tables = model.counts();
-  if (!o.report.empty()) result.uses = uses_of_tables(model);
+  if (!o.report.empty() && !interrupted) {
+    result.uses = uses_of_tables(model);
+    row_feed rows_of_test(input.to_test(), row_use::test);
+    rows_of_test.begin(reading, 0, 0);
+    result.layers = dead_units_of(on_pool, model, *input.tables, rows_of_test);
+  }
   if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
   if (as_graph) result.write([&] { as_graph->write_trace(); });
   if (!o.export_to.empty()) {

@@ -28,6 +28,12 @@ struct slot_importance {
   double rise = 0;
 };
 
+/// A hidden layer, and its units that no row of the test switches on.
+struct layer_units {
+  std::string name;
+  index_t units = 0, dead = 0;
+};
+
 struct score {
   std::string name;
   double auc = 0;                                              ///< NaN: of one class only
@@ -43,6 +49,7 @@ struct score {
   std::vector<step_facts> steps;   ///< of --report
   prediction_bins predictions;     ///< of the test
   std::vector<slot_importance> importance;
+  std::vector<layer_units> layers;  ///< of --report
   std::vector<table_use> uses;  ///< of --report
   double samples_per_second = 0;
   index_t samples = 0;

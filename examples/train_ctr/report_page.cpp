@@ -207,6 +207,9 @@ std::string sizes(const score& s) {
                 {count(of.stepped) + " of " + count(of.rows) + ", " +
                  short_number(1e-6 * static_cast<double>(of.bytes)) + " MB"});
   }
+  for (const layer_units& of : s.layers)
+    rows += row("layer " + of.name + ": units that no row of the test switches on",
+                {count(of.dead) + " of " + count(of.units)});
   rows += row("memory of the process at most", {count(peak_megabytes()) + " MB"});
   return table("sizes", {"", ""}, rows);
 }

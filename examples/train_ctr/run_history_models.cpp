@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include <deeprec/exec/executor_ref.hpp>
 
 #include "candidate_lines.hpp"
+#include "evaluation.hpp"
 #include "graph_training.hpp"
 #include "history_models.hpp"
 #include "history_rows.hpp"
@@ -46,10 +48,13 @@ class pair_metrics {
     area_.add(scores, labels).or_throw();
     by_user_.add(scores, labels, users_).or_throw();
   }
-  void read(score& result) {
-    result.set_auc(area_);
-    result.user_auc = by_user_.value();
+  [[nodiscard]] figures read() {
+    figures found;
+    found.rows = rows_;
+    ctr::set_auc(found, area_);
+    return found;
   }
+  [[nodiscard]] double user_auc() { return by_user_.value(); }
 
  private:
   deeprec::auc area_;
@@ -141,15 +146,16 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
                        .train_rows = positions,
                        .hash = static_cast<index_t>(data.hash())};
   const item_vocabulary vocabulary(data.tables, data.item_ids, o.history);
-  if (!o.load.empty()) {
+  const auto load = [&](const std::string& path) {
     item_vocabulary loaded = vocabulary;
-    if (const std::string why = load_model(o.load, model, loaded, place); !why.empty()) throw failure(why);
-  }
+    if (const std::string why = load_model(path, model, loaded, place); !why.empty()) throw failure(why);
+  };
+  if (!o.load.empty()) load(o.load);
   const index_t of_step = std::max<index_t>(1, Model::draws_negatives ? o.batch_size / 2 : o.batch_size);
   const index_t epochs = place.trained / positions + o.epochs;
   journal.begin(Model::name, o.seed);
   step_watch<Model> looked_at(model, how, rate_schedule(o, (positions + of_step - 1) / of_step * epochs),
-                              journal, true, false);
+                              journal, true, o.validate);
   looked_at.begin(place.steps);
   score result;
   result.name = Model::name;
@@ -166,12 +172,60 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
     };
   };
   graph_training<history_batch> steps(make_graph(graph_use::train), graph_options_of(o));
+  best_pass best;
+  if (place.best && o.patience > 0) {  // what was loaded is the best so far
+    best.begin(*place.best);
+    result.kept_step = place.steps;
+    save();
+  }
+  bool is_best = false;  // there was no better pass for long
+  index_t last_pass = -1;
+  const auto test = [&] {
+    pair_metrics pairs;
+    deeprec::log_loss loss;
+    predict_by_graph<history_batch>(on_pool, make_graph(graph_use::predict), test_feed(data, o),
+                                    [&](matrix_view<const float> scores, matrix_view<const float> labels) {
+                                      pairs.add(scores, labels);
+                                      if (Model::gives_logits) loss.add(scores, labels).or_throw();
+                                    });
+    figures found = pairs.read();
+    if (Model::gives_logits) found.log_loss = loss.value();
+    result.set(found);
+    result.user_auc = pairs.user_auc();
+    return found;
+  };
+  // The pairs that test, between two steps.
+  const auto look_at = [&](bool ends_epoch) {
+    if (std::exchange(last_pass, place.steps) == place.steps) {
+      if (!result.passes.empty()) result.passes.back().ends_epoch |= ends_epoch;
+      return;
+    }
+    evaluation pass{.epoch = (place.trained + positions - 1) / positions,
+                    .step = place.steps,
+                    .ends_epoch = ends_epoch,
+                    .of = o.validate ? "valid" : "test",
+                    .train_loss = Model::gives_logits ? looked_at.take_loss() : undefined,
+                    .found = test()};
+    journal.pass(pass);
+    const bool is_better = best.add(pass.found);
+    result.passes.push_back(pass);
+    if (o.patience == 0) return;
+    if (is_better) {
+      place.best = best.score();
+      result.kept_step = place.steps;
+      save();
+    }
+    if (best.passes_since() >= o.patience) is_best = true;
+  };
   constexpr index_t rows_of_position = Model::draws_negatives ? 2 : 1;
   const index_t end = positions * (place.trained / positions + o.epochs);
   progress bar(Model::name, static_cast<double>((end - place.trained) * rows_of_position));
   train_feed feed(data, o, Model::draws_negatives);
   index_t begun = 0;  // steps
-  const auto over = [&] { return interrupted || is_unwritten || (o.steps > 0 && begun >= o.steps); };
+  const auto over = [&] {
+    return interrupted || is_unwritten || is_best || (o.steps > 0 && begun >= o.steps);
+  };
+  std::chrono::steady_clock::duration beside{};  // within the training, and not of it
   while (place.trained < end && !over()) {
     feed.begin(place.trained / positions, place.trained % positions);
     const auto read = [&](history_batch& batch) {
@@ -185,28 +239,33 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
       ++place.steps;
       looked_at.stepped(place.steps, (place.trained - 1) / positions + 1, place.trained);
       bar.show(static_cast<double>(result.samples));
-      if (o.save_every > 0 && place.steps % o.save_every == 0 && place.trained % positions != 0) {
-        save();
-        result.watch.start();
-      }
+      const bool within = place.trained % positions != 0;
+      const bool looks = o.valid_every > 0 && place.steps % o.valid_every == 0 && within;
+      const bool saves = o.save_every > 0 && place.steps % o.save_every == 0 && within;
+      if (!looks && !saves) return;
+      const auto at = std::chrono::steady_clock::now();
+      if (looks) look_at(false);
+      if (saves) save();
+      beside += std::chrono::steady_clock::now() - at;
+      result.watch.start();
     };
     add(result.stages, steps.run(pool, read, trained, result.watch));
-    if (!o.save.empty()) save();
+    const bool whole_epoch = place.trained % positions == 0;
+    if (whole_epoch && !interrupted && (o.patience > 0 || place.trained < end)) look_at(true);
+    if (!o.save.empty() && o.patience == 0) save();
   }
+  result.stages.elapsed -= std::chrono::duration_cast<decltype(result.stages.elapsed)>(beside);
   result.graph = steps.explain();
   result.memory = steps.memory();
   result.samples_per_second =
       static_cast<double>(result.samples) / std::chrono::duration<double>(result.stages.elapsed).count();
 
-  pair_metrics pairs;
-  deeprec::log_loss loss;
-  predict_by_graph<history_batch>(on_pool, make_graph(graph_use::predict), test_feed(data, o),
-                                  [&](matrix_view<const float> scores, matrix_view<const float> labels) {
-                                    pairs.add(scores, labels);
-                                    if (Model::gives_logits) loss.add(scores, labels).or_throw();
-                                  });
-  pairs.read(result);
-  result.log_loss = Model::gives_logits ? loss.value() : std::numeric_limits<double>::quiet_NaN();
+  if (result.kept_step > 0 && result.kept_step != place.steps && !is_unwritten) {
+    load(o.save);
+    test();
+  } else {
+    look_at(place.trained % positions == 0);
+  }
   result.steps = journal.take_steps();
   if (!o.report.empty()) result.uses = uses_of_tables(model);
   if (o.verbose > 0 || !o.json.empty()) result.checksum = checksum(model);
@@ -214,37 +273,75 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
   return result;
 }
 
+/// A saved model with its tables, which are there before it is filled.
+template <class Model>
+class loaded_history_model {
+ public:
+  loaded_history_model(deeprec::executor_ref pool, const options& o, const saved_model& saved) {
+    typename Model::options how;
+    how.precision = precision_of(o);
+    saved.get_sizes(how);
+    saved.get_sizes(known_);
+    tables_.items = known_.items;
+    tables_.categories = known_.categories;
+    tables_.unknown = unknown_item;
+    model_.emplace(pool, tables_, 0, how);
+    saved.load(*model_, known_);
+    tables_.category_of = known_.category_of;
+  }
+  /// Predicts the candidates of a file; each(scores, labels) follows each batch. They have labels or not.
+  template <class Each>
+  void predict(deeprec::executor_ref pool, const std::string& path, candidate_labels labels,
+               bool shows_progress, const std::atomic<bool>& interrupted, const Each& each) {
+    candidate_lines rows(path, known_, labels, shows_progress);
+    predict_by_graph<history_batch>(
+        pool,
+        [&](reader_of<history_batch> read) {
+          return make_graph_step(*model_, tables_, std::move(read), graph_use::predict);
+        },
+        [&](history_batch& batch) { return !interrupted && rows.next(batch, 2 * test_pairs); }, each);
+  }
+
+ private:
+  item_vocabulary known_;
+  history_tables tables_;
+  std::optional<Model> model_;
+};
+
 template <class Model>
 void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
                   const std::atomic<bool>& interrupted) {
   deeprec::executor_ref on_pool(pool);
-  typename Model::options how;
-  how.precision = precision_of(o);
-  saved.get_sizes(how);
-  item_vocabulary known;
-  saved.get_sizes(known);
-  history_tables tables;
-  tables.items = known.items;
-  tables.categories = known.categories;
-  tables.unknown = unknown_item;
-  Model model(on_pool, tables, 0, how);
-  saved.load(model, known);
-  tables.category_of = known.category_of;
-
-  candidate_lines rows(o.predict, known, shows_progress(o.output));
+  loaded_history_model<Model> loaded(on_pool, o, saved);
   prediction_writer out(o, Model::gives_logits ? "probability" : "cosine");
-  predict_by_graph<history_batch>(
-      on_pool,
-      [&](reader_of<history_batch> read) {
-        return make_graph_step(model, tables, std::move(read), graph_use::predict);
-      },
-      [&](history_batch& batch) { return !interrupted && rows.next(batch, 2 * test_pairs); },
-      [&](matrix_view<const float> scores, matrix_view<const float>) {
-        for (index_t i = 0; i < scores.extent(0); ++i) {
-          out.add(Model::gives_logits ? probability_of(scores(i, 0)) : scores(i, 0));
-        }
-      });
+  loaded.predict(on_pool, o.predict, candidate_labels::absent, shows_progress(o.output), interrupted,
+                 [&](matrix_view<const float> scores, matrix_view<const float>) {
+                   for (index_t i = 0; i < scores.extent(0); ++i) {
+                     out.add(Model::gives_logits ? probability_of(scores(i, 0)) : scores(i, 0));
+                   }
+                 });
   if (!interrupted) out.close();
+}
+
+/// How good a saved model is for the candidates of a file, which have labels.
+template <class Model>
+score evaluate_file(thread_pool& pool, const options& o, const saved_model& saved,
+                    const std::atomic<bool>& interrupted) {
+  deeprec::executor_ref on_pool(pool);
+  loaded_history_model<Model> loaded(on_pool, o, saved);
+  deeprec::auc area;
+  deeprec::log_loss loss;
+  score result;
+  result.name = Model::name;
+  loaded.predict(on_pool, o.evaluate, candidate_labels::present, true, interrupted,
+                 [&](matrix_view<const float> scores, matrix_view<const float> labels) {
+                   area.add(scores, labels).or_throw();
+                   if (Model::gives_logits) loss.add(scores, labels).or_throw();
+                 });
+  result.set_auc(area);
+  result.rows = area.positives() + area.negatives();
+  result.log_loss = Model::gives_logits ? loss.value() : undefined;
+  return result;
 }
 
 /// The uses of an item as its score.
@@ -263,7 +360,8 @@ score popularity(const user_histories& data, const options& o) {
     }
     pairs.add({scores.data(), batch.rows, 1}, {batch.labels.data(), batch.rows, 1});
   }
-  pairs.read(result);
+  result.set(pairs.read());
+  result.user_auc = pairs.user_auc();
   return result;
 }
 
@@ -300,6 +398,11 @@ data_facts run_history_models(thread_pool& pool, const options& o, run_journal& 
           .train_rows = static_cast<index_t>(data.train.size()),
           .test_rows = static_cast<index_t>(data.test.size()),
           .table_rows = data.tables.first_row().back()};
+}
+
+score evaluate_histories(thread_pool& pool, const options& o, const saved_model& saved,
+                         const std::atomic<bool>& interrupted) {
+  return (saved.name() == din::name ? evaluate_file<din> : evaluate_file<dssm>)(pool, o, saved, interrupted);
 }
 
 void predict_histories(thread_pool& pool, const options& o, const saved_model& saved,

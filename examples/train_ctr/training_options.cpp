@@ -127,7 +127,9 @@ void add_training_options(CLI::App& app, options& o) {
       ->check(CLI::Range(index_t{0}, index_t{1} << 40))
       ->capture_default_str();
   app.add_option("--patience", o.patience,
-                 "end when so many validations in a row were no better than the best one, by their AUC; "
+                 "with --valid (din and dssm: --validate) end when so many validations in a row were no "
+                 "better than the "
+                 "best one, by their AUC; "
                  "--save writes the weights of the best one, which test (0: train to the end, and test with "
                  "the last weights)")
       ->check(CLI::Range(index_t{0}, index_t{1} << 40))
@@ -191,7 +193,8 @@ std::string wrong_training_options(const CLI::App& app, const options& o, bool o
   if (!o.schema.empty() && o.group > 0) return "--group is not for --schema, whose column of use group it is";
   if (!o.table_rows.empty() && o.has_raw_keys()) return "--table-rows is not for --keys raw, which grow";
   for (const char* const name : {"--valid-every", "--patience"}) {
-    if (given(name) && o.valid.empty()) return std::string(name) + " needs --valid";
+    if (given(name) && of_histories && !o.validate) return std::string(name) + " needs --validate";
+    if (given(name) && !of_histories && o.valid.empty()) return std::string(name) + " needs --valid";
   }
   if (o.patience > 0 && o.save.empty()) return "--patience needs --save, which has the best weights";
   if (o.patience > 0 && o.save_every > 0) {

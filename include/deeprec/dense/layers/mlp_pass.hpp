@@ -40,6 +40,22 @@ class mlp_pass {
   mlp_pass& operator=(mlp_pass&&) = default;
   /// Output of the last forward pass (B,O).
   [[nodiscard]] matrix_view<const float> output() const noexcept { return output_in(activations_); }
+  /// Calls use(l, x) for the output (B,O) of each hidden layer l, from 0, in the last forward pass: a
+  /// matrix_view of float, or of bf16 where the backends store those.
+  ///
+  /// @cost    that of the calls
+  /// @threads one thread at a time
+  template <class Use>
+  void for_each_hidden(const Use& use) const {
+    for (int l = 1; l < layers(); ++l) {
+      const float* const first = activations_.data() + (columns_before(l) - size(0)) * capacity_;
+      if (hidden_ == gemm_storage::f32) {
+        use(l - 1, matrix_view<const float>(first, batch_, size(l)));
+      } else {
+        use(l - 1, matrix_view<const bf16>(reinterpret_cast<const bf16*>(first), batch_, size(l)));
+      }
+    }
+  }
   /// Gradient of the input (B,I), after a backward pass that computed it.
   [[nodiscard]] matrix_view<const float> input_gradient() const noexcept { return delta_in(deltas_, 0); }
   /// The gradients of all parameters as one row, in the order of mlp::parameters(). Writable.
