@@ -32,7 +32,8 @@ void dlrm_by_lanes::prepare(const micro_chunk& chunk) {
   for (index_t n = 0; n < columns.integers; ++n) {
     row_id* const to = rows_[static_cast<std::size_t>(n)].data();
     for (index_t i = chunk.first; i < end; ++i) {
-      to[i] = static_cast<row_id>(integer_bucket(raw_->numbers[static_cast<std::size_t>(i * columns.numbers + n)]));
+      to[i] = static_cast<row_id>(
+          integer_bucket(raw_->numbers[static_cast<std::size_t>(i * columns.numbers + n)]));
     }
   }
   for (index_t s = 0; s < columns.tokens; ++s) {

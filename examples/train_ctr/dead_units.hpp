@@ -10,6 +10,7 @@
 
 #include "ctr_rows.hpp"
 #include "models/ctr_data.hpp"
+#include "models/model.hpp"
 #include "report.hpp"
 
 namespace ctr {
@@ -25,7 +26,7 @@ std::vector<layer_units> dead_units_of(deeprec::executor_ref pool, Model& model,
   gathered_rows rows(ctr_rows::chunk_rows, order, tables.columns);
   typename Model::step step;
   typename Model::pass pass = model.make_pass();
-  const deeprec::context<> on(pool);
+  const step_context on(pool);
   model.settle();
   std::vector<std::string> names;
   std::vector<std::vector<char>> is_on;  // of each layer and unit

@@ -50,7 +50,7 @@ struct score {
   prediction_bins predictions;     ///< of the test
   std::vector<slot_importance> importance;
   std::vector<layer_units> layers;  ///< of --report
-  std::vector<table_use> uses;  ///< of --report
+  std::vector<table_use> uses;      ///< of --report
   double samples_per_second = 0;
   index_t samples = 0;
   std::uint64_t checksum = 0;

@@ -75,7 +75,8 @@ void write_result(const std::vector<score>& scores, const data_facts& data, cons
     }
     if (s.kept_step > 0) one["kept_step"] = s.kept_step;
     for (const slot_importance& of : s.importance) one["importance"][of.slot] = number_of(of.rise);
-    for (const layer_units& of : s.layers) one["dead_units"][of.name] = {{"units", of.units}, {"dead", of.dead}};
+    for (const layer_units& of : s.layers)
+      one["dead_units"][of.name] = {{"units", of.units}, {"dead", of.dead}};
     if (s.samples > 0) {
       one["samples"] = s.samples;
       one["samples_per_second"] = s.samples_per_second;

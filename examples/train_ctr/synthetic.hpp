@@ -37,9 +37,9 @@ inline constexpr index_t click_integers = 13, click_tokens = 26;
 inline constexpr std::array<index_t, click_tokens> true_table_rows = {
     1460, 583,   10131227, 2202608, 305,  24,   12517, 633,     3,  93145, 5683,   8351593, 3194,
     27,   14992, 5461306,  10,      5652, 2173, 4,     7046547, 18, 15,    286181, 105,     142572};
-inline constexpr std::array<double, click_tokens> true_skew = {1.80, 1.04, 0.98, 1.04, 2.26, 1.78, 0.82, 2.02, 3.00,
-                                                         1.08, 0.84, 0.98, 0.82, 1.70, 0.94, 1.00, 1.22, 1.02,
-                                                         1.56, 0.58, 1.00, 2.88, 1.52, 1.12, 1.64, 1.24};
+inline constexpr std::array<double, click_tokens> true_skew = {
+    1.80, 1.04, 0.98, 1.04, 2.26, 1.78, 0.82, 2.02, 3.00, 1.08, 0.84, 0.98, 0.82,
+    1.70, 0.94, 1.00, 1.22, 1.02, 1.56, 0.58, 1.00, 2.88, 1.52, 1.12, 1.64, 1.24};
 
 /// Draws 0, 1, 2 ... below `rows` with probability proportional to 1 / (1 + k)^exponent.
 /// Source: rejection-inversion, Hörmann and Derflinger 1996.
@@ -158,8 +158,8 @@ class synthetic_rows final : public row_source {
       // A long tail, as counts have.
       const double size = -std::log(1 - next());
       number[n] = static_cast<float>(std::floor(std::expm1(1.5 * size)));
-      logit +=
-          0.15 * planted_weight(rng_, click_tokens + n, 0, 0) * (std::log1p(static_cast<double>(number[n])) - 1.5);
+      logit += 0.15 * planted_weight(rng_, click_tokens + n, 0, 0) *
+               (std::log1p(static_cast<double>(number[n])) - 1.5);
     }
     for (std::size_t s = 0; s < click_tokens; ++s) {
       id[s] = skew_[s](next);
