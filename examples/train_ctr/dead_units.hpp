@@ -1,5 +1,5 @@
-// Units of hidden layers that no row of a test switches on: a ReLU whose input is never above 0 gives nothing,
-// and learns nothing.
+// Units of hidden layers that no row of a test switches on: the output of a ReLU whose input is never above 0
+// is always 0, and so is its gradient.
 #pragma once
 
 #include <cstddef>

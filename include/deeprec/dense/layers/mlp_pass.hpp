@@ -45,6 +45,7 @@ class mlp_pass {
   ///
   /// @cost    that of the calls
   /// @threads one thread at a time
+  /// @error   none
   template <class Use>
   void for_each_hidden(const Use& use) const {
     for (int l = 1; l < layers(); ++l) {
