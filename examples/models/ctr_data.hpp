@@ -39,15 +39,21 @@ using deeprec::matrix_view;
 using deeprec::sparse_batch;
 using row_id = std::int32_t;
 
+/// What becomes of the tokens of a field.
+enum class token_bag : unsigned char { one, sum, mean };
+
 /// The columns of rows. Those of Criteo's logs, unless a schema has others.
 struct ctr_columns {
   index_t numbers = 13;              ///< the dense columns
   index_t integers = 13;             ///< the first of them, which are counts: slots as well
   index_t tokens = 26;               ///< the features
   std::vector<std::string> names{};  ///< of the numbers, then of the tokens; none: I1 ..., C1 ...
+  std::vector<token_bag> bags{};     ///< of each token column; none: each has one token
   std::string schema{};              ///< the text that they are from, which a saved model keeps
 
   [[nodiscard]] index_t slots() const { return integers + tokens; }
+  /// Whether fields have any number of tokens. Then ids are by slot.
+  [[nodiscard]] bool has_bags() const { return !bags.empty(); }
   /// Of what a model has as numbers: one of zeros where there are none.
   [[nodiscard]] index_t dense_width() const { return std::max<index_t>(1, 2 * numbers); }
   [[nodiscard]] std::string slot_name(index_t slot) const {
@@ -70,6 +76,13 @@ inline std::int64_t fingerprint_of(index_t id, index_t ids) {
   __extension__ using wide = unsigned __int128;
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(
       ((static_cast<wide>(id) << 64) + static_cast<wide>(ids) - 1) / static_cast<wide>(ids)));
+}
+
+/// The tokens of a field.
+inline std::span<const std::int64_t> bag_of(const sparse_batch& batch, index_t s, index_t row) {
+  const auto bags = batch.feature(s);
+  const std::int64_t first = bags.offsets()[row];
+  return {bags.ids() + first, static_cast<std::size_t>(bags.offsets()[row + 1] - first)};
 }
 
 /// What a user can mend: one line on stderr, and exit code 1.
@@ -115,9 +128,11 @@ struct ctr_tables {
   /// @pre !raw
   void count(const sparse_batch& batch, index_t row) {
     for (index_t s = 0; s < columns.tokens; ++s) {
-      const index_t slot = columns.integers + s, id = id_of(batch.feature(s).ids()[row], ids(slot));
-      std::uint8_t& n = uses[static_cast<std::size_t>(first(slot) + 1 + id)];
-      if (n < rare_below) ++n;
+      const index_t slot = columns.integers + s;
+      for (const std::int64_t fingerprint : bag_of(batch, s, row)) {
+        std::uint8_t& n = uses[static_cast<std::size_t>(first(slot) + 1 + id_of(fingerprint, ids(slot)))];
+        if (n < rare_below) ++n;
+      }
     }
   }
   /// A bit for each row: whether its token is known.
@@ -153,6 +168,7 @@ class row_hash {
     to += sizeof(float);
     if (numbers > 0) std::memcpy(to, batch.dense().row(row), sizeof(float) * numbers);
     to += sizeof(float) * numbers;
+    if (batch.shape().bags == deeprec::bag_size::any) return hash_of_bags(batch, row);
     for (std::size_t s = 0; s < ids_.size(); ++s, to += sizeof(std::int64_t)) {
       const std::int64_t id = id_of(batch.feature(static_cast<index_t>(s)).ids()[row], ids_[s]);
       std::memcpy(to, &id, sizeof id);
@@ -161,6 +177,20 @@ class row_hash {
   }
 
  private:
+  std::uint64_t hash_of_bags(const sparse_batch& batch, index_t row) {
+    content_.resize(content_.size() - sizeof(std::int64_t) * ids_.size());
+    const auto add = [&](std::int64_t number) {
+      const char* const bytes = reinterpret_cast<const char*>(&number);
+      content_.insert(content_.end(), bytes, bytes + sizeof number);
+    };
+    for (std::size_t s = 0; s < ids_.size(); ++s) {
+      const auto bag = bag_of(batch, static_cast<index_t>(s), row);
+      add(static_cast<std::int64_t>(bag.size()));
+      for (const std::int64_t fingerprint : bag) add(id_of(fingerprint, ids_[s]));
+    }
+    return deeprec::hash_bytes({content_.data(), content_.size()}, seed_);
+  }
+
   std::vector<index_t> ids_;
   std::uint64_t seed_;
   std::vector<char> content_;
@@ -176,38 +206,50 @@ inline index_t integer_bucket(float x) {
 
 using slot_bags = deeprec::fixed_hotness_view<row_id>;
 using key_bags = deeprec::fixed_hotness_view<std::int64_t>;
+using many_bags = deeprec::jagged_view<row_id, std::int32_t>;
 
 /// How a model wants its ids; by_key: raw keys, whatever the model.
 enum class id_order { by_slot, by_row, by_key };
 
-/// The ids of each slot, B bags with one id each: rows of its table, or keys.
+/// The ids of each slot, B bags with one id each: rows of its table, or keys; or B bags of any number of rows.
 struct slot_ids {
   std::span<const slot_bags> rows;
   std::span<const key_bags> keys;
+  std::span<const many_bags> many;
 
   slot_ids() = default;
   slot_ids(const std::vector<slot_bags>& of) : rows(of) {}
   slot_ids(const std::vector<key_bags>& of) : keys(of) {}
-  [[nodiscard]] bool empty() const { return rows.empty() && keys.empty(); }
-  [[nodiscard]] index_t features() const { return static_cast<index_t>(rows.size() + keys.size()); }
-  [[nodiscard]] index_t bags() const { return rows.empty() ? keys[0].bags() : rows[0].bags(); }
+  slot_ids(const std::vector<many_bags>& of) : many(of) {}
+  [[nodiscard]] bool empty() const { return rows.empty() && keys.empty() && many.empty(); }
+  [[nodiscard]] index_t features() const {
+    return static_cast<index_t>(rows.size() + keys.size() + many.size());
+  }
+  [[nodiscard]] index_t bags() const {
+    return !rows.empty() ? rows[0].bags() : !keys.empty() ? keys[0].bags() : many[0].bags();
+  }
 };
 
 /// Memory of the lists.
 struct slot_lists {
   std::vector<slot_bags> rows;
   std::vector<key_bags> keys;
+  std::vector<many_bags> many;
 
   void assign(const slot_ids& ids, index_t first, index_t count) {
     rows.assign(ids.rows.begin(), ids.rows.end());
     keys.assign(ids.keys.begin(), ids.keys.end());
+    many.assign(ids.many.begin(), ids.many.end());
     const auto cut = [&](auto& bags) {
       bags = deeprec::batch_traits<std::remove_reference_t<decltype(bags)>>::split(bags, first, count);
     };
     for (slot_bags& bags : rows) cut(bags);
     for (key_bags& bags : keys) cut(bags);
+    for (many_bags& bags : many) cut(bags);
   }
-  [[nodiscard]] slot_ids view() const { return keys.empty() ? slot_ids(rows) : slot_ids(keys); }
+  [[nodiscard]] slot_ids view() const {
+    return !many.empty() ? slot_ids(many) : keys.empty() ? slot_ids(rows) : slot_ids(keys);
+  }
 };
 
 /// What a model sees of some rows.
@@ -248,8 +290,26 @@ inline void decode_numbers(const ctr_columns& columns, const float* numbers, flo
 inline void prefetch_row(const sparse_batch& from, index_t row) {
   __builtin_prefetch(from.labels().data() + row);
   if (from.dense().extent(1) > 0) __builtin_prefetch(from.dense().row(row));
+  if (from.shape().bags == deeprec::bag_size::any) return;
   for (index_t s = 0; s < from.feature_count(); ++s) __builtin_prefetch(from.feature(s).ids() + row);
 }
+
+/// Bags of rows of one slot.
+struct bag_memory {
+  std::vector<row_id> ids;
+  std::vector<std::int32_t> offsets{0};
+
+  void clear() {
+    ids.clear();
+    offsets.assign(1, 0);
+  }
+  /// Behind the last id of a bag.
+  void close() { offsets.push_back(static_cast<std::int32_t>(ids.size())); }
+  [[nodiscard]] many_bags view() const {
+    return {offsets.data(), static_cast<index_t>(offsets.size()) - 1, ids.data(),
+            static_cast<index_t>(ids.size())};
+  }
+};
 
 /// Rows gathered for a model, in memory that is used again.
 class gathered_rows {
@@ -257,6 +317,12 @@ class gathered_rows {
   gathered_rows(index_t largest, id_order order, const ctr_columns& columns)
       : largest_(largest), order_(order), columns_(columns) {
     const index_t slots = columns.slots();
+    if (columns.has_bags()) {
+      labels_.resize(static_cast<std::size_t>(largest));
+      dense_.resize(static_cast<std::size_t>(largest * columns.dense_width()));
+      many_.resize(static_cast<std::size_t>(slots));
+      return;
+    }
     labels_.resize(static_cast<std::size_t>(largest));
     dense_.resize(static_cast<std::size_t>(largest * columns.dense_width()));
     if (order == id_order::by_key) {
@@ -268,7 +334,10 @@ class gathered_rows {
     lists_.rows.resize(static_cast<std::size_t>(slots));
   }
   [[nodiscard]] index_t rows() const { return rows_; }
-  void clear() { rows_ = 0; }
+  void clear() {
+    rows_ = 0;
+    for (bag_memory& of : many_) of.clear();
+  }
 
   /// @pre rows() is less than the largest number
   void append(const sparse_batch& from, index_t row, const ctr_tables& tables) {
@@ -277,6 +346,7 @@ class gathered_rows {
     const float* const numbers = from.dense().row(row);
     decode_numbers(columns_, numbers, dense_.data() + i * columns_.dense_width());
     const index_t integers = columns_.integers, tokens = columns_.tokens;
+    if (columns_.has_bags()) return append_bags(from, row, numbers, tables);
     if (order_ == id_order::by_key) {
       const auto put_key = [&](index_t slot, std::int64_t key) {
         keys_[static_cast<std::size_t>(slot * largest_ + i)] = key;
@@ -294,6 +364,12 @@ class gathered_rows {
   [[nodiscard]] ctr_batch view() {
     ctr_batch batch{{labels_.data(), rows_, 1}, {dense_.data(), rows_, columns_.dense_width()}, {}, {}};
     const index_t slots = columns_.slots();
+    if (columns_.has_bags()) {
+      lists_.many.clear();
+      for (const bag_memory& of : many_) lists_.many.push_back(of.view());
+      batch.by_slot = lists_.view();
+      return batch;
+    }
     if (order_ == id_order::by_row) {
       batch.by_row = slot_bags(ids_.data(), rows_, slots);
       return batch;
@@ -311,6 +387,21 @@ class gathered_rows {
   }
 
  private:
+  void append_bags(const sparse_batch& from, index_t row, const float* numbers, const ctr_tables& tables) {
+    const index_t integers = columns_.integers;
+    for (index_t n = 0; n < integers; ++n) {
+      bag_memory& of = many_[static_cast<std::size_t>(n)];
+      of.ids.push_back(static_cast<row_id>(integer_bucket(numbers[n])));
+      of.close();
+    }
+    for (index_t s = 0; s < columns_.tokens; ++s) {
+      const index_t slot = integers + s;
+      bag_memory& of = many_[static_cast<std::size_t>(slot)];
+      for (const std::int64_t fingerprint : bag_of(from, s, row))
+        of.ids.push_back(static_cast<row_id>(tables.row_of(slot, id_of(fingerprint, tables.ids(slot)))));
+      of.close();
+    }
+  }
   void put(index_t i, index_t slot, index_t row, const ctr_tables& tables) {
     if (order_ == id_order::by_slot) {
       ids_[static_cast<std::size_t>(slot * largest_ + i)] = static_cast<row_id>(row);
@@ -327,6 +418,7 @@ class gathered_rows {
   std::vector<float> labels_, dense_;
   std::vector<row_id> ids_;
   std::vector<std::int64_t> keys_;
+  std::vector<bag_memory> many_;
   slot_lists lists_;
 };
 

@@ -176,11 +176,11 @@ inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& 
   const graph_stack linear = make.add_stack("linear", model.linear());
   const auto in = make.add_inputs(tables, std::move(read));
 
-  const bool is_raw = model.tables().is_raw();
-  deeprec::value<sample_rows> bags;      // of hashed buckets
-  deeprec::value<located_rows> located;  // of raw keys
+  const bool by_slot = model.tables().is_by_slot();
+  deeprec::value<sample_rows> bags;      // among the rows of all
+  deeprec::value<located_rows> located;  // of slots
   deeprec::value<matrix> sums;
-  if (is_raw) {
+  if (by_slot) {
     located = make.add_resolve("resolve", model.tables(), rows, in, use);
     sums = make.add(part::lookup, "lookup", lookup_op{1}, located, g.read(rows));
   } else {
@@ -198,7 +198,7 @@ inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& 
                                   g.read(linear.weights), g.write(linear.pass));
   make.add(part::update, "linear step", stack_step_op{model.stack_optimizer(), &model.control()}, by_linear,
            g.write(linear.weights));
-  if (is_raw) {
+  if (by_slot) {
     const auto of_rows = make.add(part::backward, "spread", spread_op{tables.columns.slots()}, slope);
     make.add(part::update, "row update", row_update_op{model.row_optimizer(), &model.control()}, located,
              of_rows, g.write(rows));

@@ -66,10 +66,25 @@ status slot_features<Bags>::update(const step_context& on, std::span<const Bags>
 }
 template struct slot_features<slot_bags>;
 template struct slot_features<key_bags>;
+template struct slot_features<many_bags>;
 
 slot_tables::slot_tables(const step_context& on, const ctr_tables& tables, index_t width, float bound,
                          std::uint64_t seed)
     : slot_tables(on, tables.first_row, width, bound, seed, {}) {
+  if (tables.columns.has_bags()) {
+    many_.emplace();
+    const deeprec::table_view<deeprec::f32_rows> all = table_.view();
+    for (index_t s = 0; s < tables.columns.slots(); ++s) {
+      const deeprec::table_view<deeprec::f32_rows> of_slot(
+          all.row(tables.first(s)), tables.first(s + 1) - tables.first(s), all.format());
+      const index_t t = s - tables.columns.integers;
+      if (t >= 0 && tables.columns.bags[static_cast<std::size_t>(t)] == token_bag::mean) {
+        many_->group.add(of_slot, deeprec::combiner::mean);
+      } else {
+        many_->group.add(of_slot, deeprec::combiner::sum);
+      }
+    }
+  }
   if (tables.raw)
     raw_ = std::make_unique<raw_tables>(table_, tables.columns, *tables.raw, width, bound, seed);
 }
@@ -120,21 +135,25 @@ status slot_tables::resolve(const step_context& on, const slot_ids& ids, found_r
     rows.at_ranks = true;
     return at_ranks_->resolve(on, ids.rows);
   }
+  if (many_) return many_->resolve(on, ids.many, rows.many);
   return features_.resolve(on, ids.rows, rows.hashed);
 }
 status slot_tables::look_up(const step_context& on, const found_rows& rows, matrix_view<float> out) const {
   if (raw_) return raw_->features().look_up(on, rows.raw, out);
   if (at_ranks_) return at_ranks_->look_up(on, out);
+  if (many_) return many_->look_up(on, rows.many, out);
   return features_.look_up(on, rows.hashed, out);
 }
 status slot_tables::look_up(const step_context& on, const slot_ids& ids, matrix_view<float> out) const {
   if (raw_) return raw_->features().look_up(on, ids.keys, out);
+  if (many_) return many_->look_up(on, ids.many, out);
   return features_.look_up(on, ids.rows, out);
 }
 status slot_tables::update(const step_context& on, const slot_ids& ids, const found_rows& rows,
                            matrix_view<const float> gradient, const row_optimizer& optimizer) {
   if (raw_) return raw_->features().update(on, ids.keys, rows.raw, gradient, optimizer);
   if (at_ranks_) return at_ranks_->update(on, gradient, optimizer.optimizer.adagrad());
+  if (many_) return many_->update(on, ids.many, rows.many, gradient, optimizer);
   return features_.update(on, ids.rows, rows.hashed, gradient, optimizer);
 }
 

@@ -67,6 +67,7 @@ struct slot_features {
 };
 extern template struct slot_features<slot_bags>;
 extern template struct slot_features<key_bags>;
+extern template struct slot_features<many_bags>;
 
 class raw_tables;
 
@@ -78,14 +79,16 @@ class slot_tables {
   struct found_rows {
     slot_features<slot_bags>::found_rows hashed;
     slot_features<key_bags>::found_rows raw;
+    slot_features<many_bags>::found_rows many;
     bool at_ranks = false;
 
     void reset() {
       hashed.reset();
       raw.reset();
+      many.reset();
       at_ranks = false;
     }
-    [[nodiscard]] bool empty() const { return !hashed && !raw && !at_ranks; }
+    [[nodiscard]] bool empty() const { return !hashed && !raw && !many && !at_ranks; }
   };
 
   /// Rows begin at zero, or uniform in +- bound.
@@ -107,7 +110,9 @@ class slot_tables {
   void share(const step_context& on, int rank, int ranks, const rank_tables_maker& make);
   [[nodiscard]] bool is_raw() const { return raw_ != nullptr; }
   /// Whether rows are of one slot each: then look_up_sums and update_sums are of no use.
-  [[nodiscard]] bool is_by_slot() const { return raw_ != nullptr || at_ranks_ != nullptr; }
+  [[nodiscard]] bool is_by_slot() const {
+    return raw_ != nullptr || at_ranks_ != nullptr || many_.has_value();
+  }
 
   /// Begins a step of training: evicts what is due, and resolves with rows for new keys. Hashed buckets:
   /// nothing.
@@ -143,8 +148,9 @@ class slot_tables {
   std::vector<index_t> first_row_;
   table_type table_;  // of all slots; of raw keys, of integers
   slot_features<slot_bags> features_;
-  std::unique_ptr<raw_tables> raw_;        // refers to table_
-  std::unique_ptr<rank_tables> at_ranks_;  // likewise
+  std::optional<slot_features<many_bags>> many_;  // instead, where fields have any number of tokens
+  std::unique_ptr<raw_tables> raw_;               // refers to table_
+  std::unique_ptr<rank_tables> at_ranks_;         // likewise
 };
 
 /// Of two tables of one model, which admit and evict the same keys: those keys, and the bytes of both.

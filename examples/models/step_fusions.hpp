@@ -3,6 +3,8 @@
 //   hash C1 ── bucket C1   =>   bucket C1 (hash_bucket)         26 times
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include <deeprec/graph/step/fusion/step_pattern.hpp>
@@ -23,12 +25,12 @@ struct hash_bucket_op {
     bucket.for_each_attribute(visit);
   }
   void operator()(const raw_rows& in, slot_rows& out) const {
-    out.ids.resize(static_cast<std::size_t>(in.rows));
-    const std::int64_t* const from = in.column(hash.column);
-    for (index_t i = 0; i < in.rows; ++i) {
-      out.ids[static_cast<std::size_t>(i)] =
-          static_cast<row_id>(bucket.tables->row_of(bucket.slot, id_of(from[i], hash.ids)));
-    }
+    const std::span<const std::int64_t> from = in.tokens(hash.column);
+    const std::span<const std::int32_t> offsets = in.offsets(hash.column);
+    out.offsets.assign(offsets.begin(), offsets.end());
+    out.ids.resize(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i)
+      out.ids[i] = static_cast<row_id>(bucket.tables->row_of(bucket.slot, id_of(from[i], hash.ids)));
   }
 };
 

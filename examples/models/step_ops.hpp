@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -43,6 +44,11 @@ using deeprec::step_call;
 
 // ---- values --------------------------------------------------------------------------------------------
 
+struct bag_of_tokens {
+  std::vector<std::int64_t> fingerprints;
+  std::vector<std::int32_t> offsets;
+};
+
 /// Rows as the source has them: nothing is computed yet.
 struct raw_rows {
   index_t rows = 0;
@@ -50,6 +56,7 @@ struct raw_rows {
   ctr_columns has;
   std::vector<std::int64_t> groups;        // where the batch has them
   std::vector<std::string> names;          // likewise
+  std::vector<bag_of_tokens> bags;         // of each token column, where fields have any number of tokens
   std::vector<std::int64_t> fingerprints;  // (T, largest B)
 
   void clear(index_t largest, const ctr_columns& columns) {
@@ -59,13 +66,27 @@ struct raw_rows {
     names.clear();
     labels.resize(static_cast<std::size_t>(largest));
     numbers.resize(static_cast<std::size_t>(largest * has.numbers));
-    fingerprints.resize(static_cast<std::size_t>(largest * has.tokens));
+    if (has.has_bags()) {
+      bags.resize(static_cast<std::size_t>(has.tokens));
+      for (bag_of_tokens& of : bags) {
+        of.fingerprints.clear();
+        of.offsets.assign(1, 0);
+      }
+    } else {
+      fingerprints.resize(static_cast<std::size_t>(largest * has.tokens));
+    }
   }
   /// @pre rows is less than `largest` of clear()
   void append(const sparse_batch& from, index_t row) {
     labels[static_cast<std::size_t>(rows)] = from.labels()[static_cast<std::size_t>(row)];
     if (has.numbers > 0) std::copy_n(from.dense().row(row), has.numbers, numbers.data() + rows * has.numbers);
-    for (index_t s = 0; s < has.tokens; ++s) {
+    for (index_t s = 0; s < has.tokens && has.has_bags(); ++s) {
+      const auto bag = bag_of(from, s, row);
+      bag_of_tokens& to = bags[static_cast<std::size_t>(s)];
+      to.fingerprints.insert(to.fingerprints.end(), bag.begin(), bag.end());
+      to.offsets.push_back(static_cast<std::int32_t>(to.fingerprints.size()));
+    }
+    for (index_t s = 0; s < has.tokens && !has.has_bags(); ++s) {
       fingerprints[static_cast<std::size_t>(s * largest() + rows)] = from.feature(s).ids()[row];
     }
     if (from.shape().extras.groups) groups.push_back(from.groups()[static_cast<std::size_t>(row)]);
@@ -83,22 +104,33 @@ struct raw_rows {
     }
   }
   [[nodiscard]] index_t largest() const { return static_cast<index_t>(labels.size()); }
+  /// @pre !has.has_bags()
   [[nodiscard]] const std::int64_t* column(index_t s) const { return fingerprints.data() + s * largest(); }
+  /// All tokens of a column, field by field.
+  [[nodiscard]] std::span<const std::int64_t> tokens(index_t s) const {
+    if (has.has_bags()) return bags[static_cast<std::size_t>(s)].fingerprints;
+    return {column(s), static_cast<std::size_t>(rows)};
+  }
+  /// Where the fields of a column begin among them; none: each has one.
+  [[nodiscard]] std::span<const std::int32_t> offsets(index_t s) const {
+    if (!has.has_bags()) return {};
+    return bags[static_cast<std::size_t>(s)].offsets;
+  }
   [[nodiscard]] index_t value_bytes() const {
     return rows * (static_cast<index_t>(sizeof(float)) * (1 + has.numbers) +
                    static_cast<index_t>(sizeof(std::int64_t)) * has.tokens);
   }
 };
 
-/// One number for each row of the batch.
+/// Numbers of the rows of the batch: one for each, or from offsets[r] to offsets[r + 1].
 struct token_ids {
   std::vector<row_id> ids;
-  [[nodiscard]] index_t value_bytes() const { return static_cast<index_t>(ids.size() * sizeof(row_id)); }
+  std::vector<std::int32_t> offsets;  // empty: one for each
+  [[nodiscard]] index_t value_bytes() const {
+    return static_cast<index_t>(ids.size() * sizeof(row_id) + offsets.size() * sizeof(std::int32_t));
+  }
 };
-struct slot_rows {
-  std::vector<row_id> ids;
-  [[nodiscard]] index_t value_bytes() const { return static_cast<index_t>(ids.size() * sizeof(row_id)); }
-};
+struct slot_rows : token_ids {};
 struct slot_keys {
   std::vector<std::int64_t> ids;
   [[nodiscard]] index_t value_bytes() const {
@@ -119,6 +151,8 @@ struct located_rows {
   [[nodiscard]] index_t value_bytes() const {
     index_t bytes = 0;
     for (const slot_bags& bags : by_slot.rows) bytes += bags.bags() * static_cast<index_t>(sizeof(row_id));
+    for (const many_bags& bags : by_slot.many)
+      bytes += bags.id_count() * static_cast<index_t>(sizeof(row_id));
     for (const key_bags& bags : by_slot.keys)
       bytes += bags.bags() * static_cast<index_t>(sizeof(std::int64_t));
     return bytes;
@@ -207,11 +241,11 @@ struct hash_op {
     visit("ids", ids);
   }
   void operator()(const raw_rows& in, token_ids& out) const {
-    out.ids.resize(static_cast<std::size_t>(in.rows));
-    const std::int64_t* const from = in.column(column);
-    for (index_t i = 0; i < in.rows; ++i) {
-      out.ids[static_cast<std::size_t>(i)] = static_cast<row_id>(id_of(from[i], ids));
-    }
+    const std::span<const std::int64_t> from = in.tokens(column);
+    const std::span<const std::int32_t> offsets = in.offsets(column);
+    out.offsets.assign(offsets.begin(), offsets.end());
+    out.ids.resize(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i) out.ids[i] = static_cast<row_id>(id_of(from[i], ids));
   }
 };
 
@@ -232,6 +266,10 @@ struct bucket_integer_op {
       const float number = in.numbers[static_cast<std::size_t>(i * in.has.numbers + column)];
       out.ids[static_cast<std::size_t>(i)] =
           static_cast<typename decltype(out.ids)::value_type>(integer_bucket(number));
+    }
+    if constexpr (requires { out.offsets; }) {
+      out.offsets.resize(in.has.has_bags() ? out.ids.size() + 1 : 0);
+      std::iota(out.offsets.begin(), out.offsets.end(), 0);
     }
   }
 };
@@ -265,6 +303,7 @@ struct bucket_token_op {
   }
   void operator()(const token_ids& in, slot_rows& out) const {
     out.ids.resize(in.ids.size());
+    out.offsets = in.offsets;
     for (std::size_t i = 0; i < in.ids.size(); ++i) {
       out.ids[i] = static_cast<row_id>(tables->row_of(slot, in.ids[i]));
     }
@@ -299,10 +338,17 @@ struct resolve_op {
   status operator()(const step_call& call, op_list<const slot_rows> in, located_rows& out) const {
     out.found.reset();
     out.by_slot.rows.clear();
+    out.by_slot.many.clear();
     for (const slot_rows& of_slot : in) {
+      if (!of_slot.offsets.empty()) {
+        out.by_slot.many.emplace_back(of_slot.offsets.data(),
+                                      static_cast<index_t>(of_slot.offsets.size()) - 1, of_slot.ids.data(),
+                                      static_cast<index_t>(of_slot.ids.size()));
+        continue;
+      }
       out.by_slot.rows.emplace_back(of_slot.ids.data(), static_cast<index_t>(of_slot.ids.size()), 1);
     }
-    return tables->resolve(call.on, out.by_slot.rows, out.found);
+    return tables->resolve(call.on, out.by_slot.view(), out.found);
   }
 };
 

@@ -44,7 +44,8 @@ class ctr_rows {
         ids_(source.table_rows()) {
     // In a sparse_batch, with its offset and its place in an order.
     const ctr_columns& columns = source.columns();
-    row_bytes_ = static_cast<index_t>(sizeof(std::int64_t)) * (columns.tokens + 1) +
+    const index_t of_field = columns.has_bags() ? 4 : 1;  // tokens, and an offset for each field
+    row_bytes_ = static_cast<index_t>(sizeof(std::int64_t)) * (of_field * columns.tokens + 1) +
                  static_cast<index_t>(sizeof(float)) * (columns.numbers + 1) +
                  static_cast<index_t>(sizeof(std::uint32_t)) + 1;
   }

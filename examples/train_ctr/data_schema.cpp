@@ -187,6 +187,7 @@ data_schema schema_of(const std::string& text, const std::string& where) {
 
   std::vector<csv_column> counts, numbers, tokens, others;
   std::vector<index_t> rows;
+  std::vector<token_bag> bags;
   json resolved = all;
   index_t n = 0;
   for (const json& of : all["columns"]) {
@@ -200,7 +201,8 @@ data_schema schema_of(const std::string& text, const std::string& where) {
     if (position >= 0 && has_header) throw failure(at + ".position: is not for a file with a header");
     csv_column column = csv_column::other(name, csv_use::ignored);
     std::vector<csv_column>* to = &others;
-    switch (static_cast<use_of>(in.word("use", "", use_words))) {
+    const auto is = static_cast<use_of>(in.word("use", "", use_words));
+    switch (is) {
       case use_of::label:
         column = label_of(in, name);
         break;
@@ -212,8 +214,15 @@ data_schema schema_of(const std::string& text, const std::string& where) {
         column = dense_of(in, name, false);
         to = &numbers;
         break;
-      case use_of::token: {
+      case use_of::token:
+      case use_of::tokens: {
         column = csv_column::token(name);
+        bags.push_back(token_bag::one);
+        if (is == use_of::tokens) {
+          column.separator = in.character("separator", '|');
+          if (column.separator == '\0') throw failure(in.place("separator") + ": must be one character");
+          bags.back() = static_cast<token_bag>(1 + in.word("pooling", "sum", {"sum", "mean"}));
+        }
         const index_t given = in.whole("rows", 0, 1, most_rows);
         rows.push_back(given);
         if (in.has("vocabulary")) {
@@ -231,10 +240,6 @@ data_schema schema_of(const std::string& text, const std::string& where) {
         to = &tokens;
         break;
       }
-      case use_of::tokens:
-        throw failure(
-            at +
-            ".use: tokens, several in a field, are read by csv_format but not for the models of train_ctr");
       case use_of::weight:
         throw failure(at +
                       ".use: weights of rows are read by csv_format but not for the models of train_ctr");
@@ -272,6 +277,8 @@ data_schema schema_of(const std::string& text, const std::string& where) {
                   ": " + deeprec::fault(s).message());
   }
   made.rows = std::move(rows);
+  if (std::any_of(bags.begin(), bags.end(), [](token_bag of) { return of != token_bag::one; }))
+    made.columns.bags = std::move(bags);
   made.columns.schema = resolved.dump();
   if (made.columns.schema.size() > most_bytes)
     throw failure(where + ": must be at most " + std::to_string(most_bytes) +

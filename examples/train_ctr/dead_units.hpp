@@ -12,6 +12,7 @@
 #include "models/ctr_data.hpp"
 #include "models/model.hpp"
 #include "report.hpp"
+#include "training.hpp"
 
 namespace ctr {
 
@@ -22,7 +23,7 @@ template <class Model>
 std::vector<layer_units> dead_units_of(deeprec::executor_ref pool, Model& model, const ctr_tables& tables,
                                        row_feed& feed) {
   id_order order = tables.raw ? id_order::by_key : id_order::by_slot;
-  if constexpr (requires { Model::ids; }) order = tables.raw ? id_order::by_key : Model::ids;
+  if constexpr (requires { Model::ids; }) order = ids_for<Model>(tables);
   gathered_rows rows(ctr_rows::chunk_rows, order, tables.columns);
   typename Model::step step;
   typename Model::pass pass = model.make_pass();

@@ -81,6 +81,13 @@ data_facts run_click_models(thread_pool& pool, const options& o, rank_run* ranks
   input.journal = &journal;
   // Ranks end together, behind a step.
   const auto ends_here = [&] { return ranks == nullptr && interrupted.load(); };
+  if (o.columns != nullptr && o.columns->columns.has_bags()) {
+    for (const auto& [is, name] :
+         {std::pair(ranks != nullptr, "--ranks"), std::pair(o.has_raw_keys(), "--keys raw"),
+          std::pair(o.importance, "--importance"), std::pair(!o.export_to.empty(), "--export")}) {
+      if (is) throw failure(o.schema + ": a column of use tokens is not for " + name);
+    }
+  }
   survey(pool, input, o, ends_here);
   if (o.table_rows == "auto") input.tables = fitted(*input.tables);
   const ctr_rows& rows = *input.rows;

@@ -152,9 +152,11 @@ class text_rows final : public row_source {
     index_t feature = 0;
     for (const deeprec::csv_column& column : format_.columns) {
       if (column.use != deeprec::csv_use::token) continue;
-      std::int64_t* const ids = rows.next_id(feature++) - rows.rows();
+      const auto bags = rows.feature(feature++);
       if (column.vocabulary == nullptr) continue;
-      for (index_t r = 0; r < rows.rows(); ++r) ids[r] = fingerprint_of(ids[r], column.vocabulary->rows());
+      auto* const ids = const_cast<std::int64_t*>(bags.ids());  // they are those of `rows`
+      for (index_t k = 0; k < bags.id_count(); ++k)
+        ids[k] = fingerprint_of(ids[k], column.vocabulary->rows());
     }
   }
 

@@ -190,7 +190,8 @@ deeprec::pipeline_statistics for_each_batch(thread_pool& pool, row_feed& feed, i
 /// How batches of a model have their ids.
 template <class Model>
 id_order ids_for(const ctr_tables& tables) {
-  return tables.raw ? id_order::by_key : Model::ids;
+  if (tables.raw) return id_order::by_key;
+  return tables.columns.has_bags() ? id_order::by_slot : Model::ids;
 }
 
 /// Adds the seconds of a call.
