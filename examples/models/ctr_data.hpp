@@ -211,7 +211,7 @@ using many_bags = deeprec::jagged_view<row_id, std::int32_t>;
 /// How a model wants its ids; by_key: raw keys, whatever the model.
 enum class id_order { by_slot, by_row, by_key };
 
-/// The ids of each slot, B bags with one id each: rows of its table, or keys; or B bags of any number of rows.
+/// The ids of each slot, B bags with one id each: rows of its table, or keys; or with any number of rows.
 struct slot_ids {
   std::span<const slot_bags> rows;
   std::span<const key_bags> keys;
