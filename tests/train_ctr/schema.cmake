@@ -41,8 +41,13 @@ if(CHECK STREQUAL "schema")
     {"use": "token", "position": 3}, {"use": "label", "position": 1, "positive": ["yes", "aye"]}, {"use": "dense", "position": 2}]}]=])
   file(WRITE "${WORK}/places" "x|aye|2.5|one\ny|no||two\nz|yes|-1|'one'\n'a|b'|no|0|'two'\n")
   by_hand("${WORK}/places.json" "${WORK}/places" "${WORK}/places")
-  foreach(schema IN ITEMS "${WORK}/all" "${shipped}/criteo" "${shipped}/avazu" "${shipped}/ali_ccp" "${shipped}/movielens"
-                          "${shipped}/census")
+  file(READ "${tests}/../docs/train_ctr_schema.md" page)
+  if(NOT page MATCHES "```json\n([^`]*)```")
+    message(FATAL_ERROR "docs/train_ctr_schema.md has no example")
+  endif()
+  write_schema(page "${CMAKE_MATCH_1}")
+  foreach(schema IN ITEMS "${WORK}/all" "${WORK}/page" "${shipped}/criteo" "${shipped}/avazu" "${shipped}/ali_ccp" "${shipped}/movielens"
+                          "${shipped}/census" "${shipped}/ipinyou")
     make_rows("${schema}.json" "${WORK}/train" 400 1)
     make_rows("${schema}.json" "${WORK}/test" 150 2 crlf)
     by_hand("${schema}.json" "${WORK}/train" "${WORK}/test")
@@ -115,7 +120,8 @@ assert all(0 < float(r[1]) < 1 for r in rows[1:])"
   file(WRITE "${WORK}/words" "red\ngreen\nyellow\n")
   expect_error(1 "vocabulary: must have the words that the model was trained with" --load "${WORK}/by_words" --predict "${WORK}/test")
 
-  # Criteo's rows in seven forms have one checksum.
+  # Criteo's rows have one checksum in every form: text, compressed, with a header, in another order, in quotes, with CRLF
+  # and a byte order mark.
   write_rows("${WORK}/rows" 1200)
   run(builtin said --data "${WORK}/rows" --model dlrm)
   file(READ "${shipped}/criteo.json" text)
@@ -125,19 +131,25 @@ assert all(0 < float(r[1]) < 1 for r in rows[1:])"
                           "import csv, random, sys
 rows = list(csv.reader(open(sys.argv[1]), delimiter='\\t'))
 names = ['label'] + ['I%d' % i for i in range(1, 14)] + ['C%d' % i for i in range(1, 27)]
-def write(path, order, **how):
-    with open(path, 'w', newline='') as out:
+def write(path, order, encoding='utf-8', **how):
+    with open(path, 'w', newline='', encoding=encoding) as out:
         to = csv.writer(out, **how)
         for row in [names] + rows: to.writerow([row[i] for i in order])
 order = list(range(40))
-write(sys.argv[2] + '/plain.csv', order)
+write(sys.argv[2] + '/plain.csv', order, lineterminator='\\n')
+write(sys.argv[2] + '/marked.csv', order, encoding='utf-8-sig')
 random.Random(3).shuffle(order)
 write(sys.argv[2] + '/shuffled.csv', order, quoting=csv.QUOTE_ALL)"
                           "${WORK}/rows" "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
-  set(forms "criteo;rows" "with_header;plain.csv" "with_header;shuffled.csv")
+  set(forms "criteo;rows" "with_header;plain.csv" "with_header;marked.csv" "with_header;shuffled.csv")
   if(ZLIB)
-    execute_process(COMMAND gzip -k "${WORK}/shuffled.csv" COMMAND_ERROR_IS_FATAL ANY)
-    list(APPEND forms "with_header;shuffled.csv.gz")
+    execute_process(COMMAND gzip -kf "${WORK}/shuffled.csv" "${WORK}/rows" COMMAND_ERROR_IS_FATAL ANY)
+    list(APPEND forms "with_header;shuffled.csv.gz" "criteo;rows.gz")
+  endif()
+  find_program(zstd zstd)
+  if(ZSTD AND zstd)
+    execute_process(COMMAND "${zstd}" -qf "${WORK}/rows" "${WORK}/shuffled.csv" COMMAND_ERROR_IS_FATAL ANY)
+    list(APPEND forms "with_header;shuffled.csv.zst" "criteo;rows.zst")
   endif()
   file(COPY_FILE "${shipped}/criteo.json" "${WORK}/criteo.json")
   while(forms)
@@ -185,19 +197,51 @@ if(CHECK STREQUAL "schema_errors")
   refuses("columns.1.[.]vocabulary: can't be read: /no/words" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"vocabulary\": \"/no/words\"}]}")
   refuses("columns.1.[.]rows: is not for a column with a vocabulary" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"rows\": 3, \"vocabulary\": [\"a\"]}]}")
   # Of the data: the file, the line, the column, and what to do.
-  refuses("rows.*the header lacks a column of the list" "{\"columns\": [${y}, {\"name\": \"other\", \"use\": \"token\"}]}")
+  refuses("rows:1: .*the header lacks a column of the list.* Fix: " "{\"columns\": [${y}, {\"name\": \"other\", \"use\": \"token\"}]}")
   set(good "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"count\"}, ${t}]}")
   function(refuses_rows words text)
     file(WRITE "${rows}" "${text}")
     refuses("${words}" "${good}")
   endfunction()
-  refuses_rows("the header has a column of the list twice" "y,n,t,t\n1,2,a,b\n")
+  refuses_rows("rows:1:7: .*the header has a column of the list twice" "y,n,t,t\n1,2,a,b\n")
   refuses_rows("rows:3.*wrong number of fields" "y,n,t\n1,2,a\n1,2\n")
   refuses_rows("rows:2.*the label is neither 0 nor 1" "y,n,t\n2,2,a\n")
   refuses_rows("rows:2:5.*the quote is not closed" "y,n,t\n1,2,\"a\n")
   refuses_rows("rows:2:6.*a quote in a field that does not begin with one" "y,n,t\n1,2,a\"b\n")
+  refuses_rows("rows:3:7: .*wrong number of fields .*is 4.*must be 3" "y,n,t\n1,2,a\n1,2,a,b\n")
+  refuses_rows("rows:2:3: .*not a number" "y,n,t\n1,two,a\n")
+  refuses_rows("rows:1: .*the header lacks a column of the list.* delimiter" "y;n;t\n1;2;a\n")
   refuses_rows("too few rows: 0 to train" "y,n,t\n")
   refuses_rows("too few rows: 0 to train" "")
+  # Bytes that CMake has no text for, a wide file, an endless quote: in memory that does not grow with it.
+  execute_process(COMMAND "${python}" -c
+                          "import sys
+folder = sys.argv[1] + '/'
+def write(name, data): open(folder + name, 'wb').write(data)
+write('nul', b'y,n,t\\n1,2,a\\n1,3,b\\0c\\n')
+write('utf16', 'y,n,t\\n1,2,a\\n'.encode('utf-16'))
+names = ['c%d' % i for i in range(100000)]
+wide = ','.join(['y'] + names + ['t']) + '\\n'
+for r in range(30): wide += ','.join([str(r % 2)] + ['%d' % (r * i % 7) for i in range(100000)] + ['t%d' % (r % 2)]) + '\\n'
+write('wide', wide.encode())
+write('wide_ragged', wide.encode() + b'1,2\\n')"
+                          "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
+  foreach(pair IN ITEMS "nul;nul:3:6: .*a NUL byte" "utf16;utf16: .*is text in UTF-16. Fix: iconv")
+    list(GET pair 0 file)
+    list(GET pair 1 words)
+    expect_error(1 "${words}" --schema "${WORK}/bad.json" --data "${WORK}/${file}")
+  endforeach()
+  write_schema(wide "{\"columns\": [${y}, {\"name\": \"c99999\", \"use\": \"count\"}, ${t}]}")
+  run(sum said --schema "${WORK}/wide.json" --data "${WORK}/wide" --model lr)
+  expect_error(1 "wide_ragged:32:4: .*wrong number of fields .*is 2.*must be 100002" --schema "${WORK}/wide.json" --data
+               "${WORK}/wide_ragged")
+  expect_error_of_script([=[
+    ulimit -v 1500000
+    { printf 'y,n,t\n1,2,a\n1,3,"b\n'; head -c 104857600 /dev/zero | tr '\0' x; } | "$0" "$@"]=] 1
+                         "-:3:5: .*the quote is not closed. Fix: close it" --schema "${WORK}/bad.json" --data - --memory 100M
+                         --threads 1)
+  refuses("columns.1.[.]rows: must be a whole number from 1 to 67108864 .is 100000000" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"rows\": 100000000}]}")
+  write_schema(bad "${good}")
   foreach(pair IN ITEMS "--group;C3;--group is not for --schema" "--model;din;--schema is not for din and dssm")
     list(GET pair 0 one)
     list(GET pair 1 other)
