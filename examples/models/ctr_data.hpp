@@ -169,8 +169,11 @@ class row_hash {
     if (numbers > 0) std::memcpy(to, batch.dense().row(row), sizeof(float) * numbers);
     to += sizeof(float) * numbers;
     if (batch.shape().bags == deeprec::bag_size::any) return hash_of_bags(batch, row);
-    for (std::size_t s = 0; s < ids_.size(); ++s, to += sizeof(std::int64_t)) {
-      const std::int64_t id = id_of(batch.feature(static_cast<index_t>(s)).ids()[row], ids_[s]);
+    // Stores of bytes may change anything: without this copy the pointer is loaded again for each token.
+    const index_t* const sizes = ids_.data();
+    const auto tokens = static_cast<index_t>(ids_.size());
+    for (index_t s = 0; s < tokens; ++s, to += sizeof(std::int64_t)) {
+      const std::int64_t id = id_of(batch.feature(s).ids()[row], sizes[s]);
       std::memcpy(to, &id, sizeof id);
     }
     return deeprec::hash_bytes({content_.data(), content_.size()}, seed_);
@@ -355,10 +358,16 @@ class gathered_rows {
       for (index_t s = 0; s < tokens; ++s) put_key(integers + s, from.feature(s).ids()[row]);
       return;
     }
-    for (index_t n = 0; n < integers; ++n) put(i, n, integer_bucket(numbers[n]), tables);
+    const bool by_slot = order_ == id_order::by_slot;
+    row_id* const to = ids_.data() + (by_slot ? i : i * columns_.slots());
+    const index_t step = by_slot ? largest_ : 1;
+    const auto put = [&](index_t slot, index_t of_table) {
+      to[slot * step] = static_cast<row_id>(of_table + (by_slot ? 0 : tables.first(slot)));
+    };
+    for (index_t n = 0; n < integers; ++n) put(n, integer_bucket(numbers[n]));
     for (index_t s = 0; s < tokens; ++s) {
       const index_t slot = integers + s;
-      put(i, slot, tables.row_of(slot, id_of(from.feature(s).ids()[row], tables.ids(slot))), tables);
+      put(slot, tables.row_of(slot, id_of(from.feature(s).ids()[row], tables.ids(slot))));
     }
   }
   [[nodiscard]] ctr_batch view() {
@@ -400,14 +409,6 @@ class gathered_rows {
       for (const std::int64_t fingerprint : bag_of(from, s, row))
         of.ids.push_back(static_cast<row_id>(tables.row_of(slot, id_of(fingerprint, tables.ids(slot)))));
       of.close();
-    }
-  }
-  void put(index_t i, index_t slot, index_t row, const ctr_tables& tables) {
-    if (order_ == id_order::by_slot) {
-      ids_[static_cast<std::size_t>(slot * largest_ + i)] = static_cast<row_id>(row);
-    } else {
-      ids_[static_cast<std::size_t>(i * columns_.slots() + slot)] =
-          static_cast<row_id>(tables.first(slot) + row);
     }
   }
 

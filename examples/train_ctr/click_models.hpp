@@ -12,6 +12,7 @@ namespace ctr {
 struct options;
 struct ctr_input;
 struct score;
+struct skipped_rows;
 class saved_model;
 
 /// Throw a failure.
@@ -21,7 +22,7 @@ struct click_model_runs {
   void (*predict)(deeprec::thread_pool&, const options&, const saved_model&,
                   const std::atomic<bool>& interrupted);
   score (*evaluate)(deeprec::thread_pool&, const options&, const saved_model&,
-                    const std::atomic<bool>& interrupted);
+                    const std::atomic<bool>& interrupted, skipped_rows& skipped);
 };
 
 extern const click_model_runs dlrm_runs, wide_deep_runs, logistic_regression_runs, deepfm_runs, dcn_runs;

@@ -186,7 +186,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
 /// How good a saved model is for the rows of a file, which have labels.
 template <class Model>
 score evaluate_file(thread_pool& pool, const options& o, const saved_model& saved,
-                    const std::atomic<bool>& interrupted) {
+                    const std::atomic<bool>& interrupted, skipped_rows& skipped) {
   deeprec::executor_ref on_pool(pool);
   loaded_model<Model> loaded(on_pool, o, saved);
   const std::unique_ptr<row_source> rows =
@@ -200,6 +200,7 @@ score evaluate_file(thread_pool& pool, const options& o, const saved_model& save
         add_to(metrics, o, logits, labels, raw);
         if (!o.report.empty()) result.predictions.add(logits, labels);
       });
+  skipped = rows->skipped();
   result.set(metrics.read());
   return result;
 }

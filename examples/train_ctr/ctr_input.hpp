@@ -28,7 +28,8 @@ struct ctr_input {
   std::optional<ctr_tables> tables;
   deeprec::auc planted_area;
   deeprec::log_loss planted_loss;
-  rank_run* ranks = nullptr;       ///< null: one process
+  rank_run* ranks = nullptr;  ///< null: one process
+  skipped_rows skipped;
   run_journal* journal = nullptr;  ///< is there where models are trained
 
   [[nodiscard]] const ctr_rows& to_test() const { return test_rows ? *test_rows : *rows; }
@@ -85,11 +86,13 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
       input.planted_loss.add(logit, label).or_throw();
     }
   });
+  input.skipped = input.source->skipped();
   const auto count = [&](const std::string& path, std::unique_ptr<row_source>& source,
                          std::optional<ctr_rows>& rows) {
     source = text_rows_of(o, path, memory);
     rows.emplace(*source, -1, memory, o.window, o.seed);
     rows->survey(pool, stop, [](const sparse_batch&, index_t, row_use) {});
+    input.skipped.add(source->skipped());
   };
   if (!o.test.empty()) count(o.test, input.test_source, input.test_rows);
   if (o.valid.empty()) return;

@@ -125,6 +125,7 @@ std::shared_ptr<const deeprec::csv_vocabulary> vocabulary_of(json_object& column
     for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
       if (!line.empty()) words.push_back(std::move(line));
+      if (static_cast<index_t>(words.size()) > deeprec::csv_vocabulary::most) break;  // refused below
     }
   } else {
     words = column.texts("vocabulary");

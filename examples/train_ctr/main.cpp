@@ -58,6 +58,12 @@ void expect_interrupts() {
   }
 }
 
+void name_skipped(const skipped_rows& skipped) {
+  for (const std::string& one : skipped.first) std::fprintf(stderr, "train_ctr: left out: %s\n", one.c_str());
+  if (skipped.count > 0)
+    std::fprintf(stderr, "train_ctr: %s bad rows are left out\n", std::to_string(skipped.count).c_str());
+}
+
 score planted_score(ctr_input& input, const options& o) {
   score result;
   result.name = "planted";
@@ -89,7 +95,9 @@ data_facts run_click_models(thread_pool& pool, const options& o, rank_run* ranks
     }
   }
   survey(pool, input, o, ends_here);
-  if (o.table_rows == "auto") input.tables = fitted(*input.tables);
+  if (o.table_rows == "auto") {
+    input.tables = fitted(*input.tables, o.columns != nullptr ? o.columns->rows : std::vector<index_t>());
+  }
   const ctr_rows& rows = *input.rows;
   const data_facts facts{.rows = rows.rows(),
                          .train_rows = rows.rows(row_use::train),
@@ -97,7 +105,9 @@ data_facts run_click_models(thread_pool& pool, const options& o, rank_run* ranks
                          .test_rows = input.to_test().rows(row_use::test),
                          .window = rows.window(),
                          .is_kept = rows.is_kept(),
-                         .table_rows = input.tables->rows()};
+                         .table_rows = input.tables->rows(),
+                         .skipped = input.skipped};
+  if (scores.empty()) name_skipped(facts.skipped);
   const auto count = [](index_t number) { return std::to_string(number); };
   const bool validates = !o.valid.empty();
   if (!interrupted &&
@@ -142,10 +152,12 @@ int run(options& o, rank_run* ranks) {
     } else if (!o.predict.empty()) {
       model->predict(pool, o, saved, interrupted);
     } else {
+      skipped_rows skipped;
       const score found = of_histories ? evaluate_histories(pool, o, saved, interrupted)
-                                       : model->evaluate(pool, o, saved, interrupted);
+                                       : model->evaluate(pool, o, saved, interrupted, skipped);
+      name_skipped(skipped);
       if (found.rows == 0 && !interrupted) throw failure("too few rows: 0 to evaluate");
-      report({found}, {.rows = found.rows, .test_rows = found.rows}, o, interrupted);
+      report({found}, {.rows = found.rows, .test_rows = found.rows, .skipped = skipped}, o, interrupted);
       return end_of_run();
     }
     return interrupted ? 128 + interrupted_by : 0;

@@ -367,7 +367,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
           "--importance", "--new-data",    "--repeat",    "--table-rows",  "--schema"}) {
       if (app.count(name) > 0) return wrong((name + (" is not for " + use)).c_str());
     }
-    for (const char* const name : {"--json", "--group", "--report"}) {
+    for (const char* const name : {"--json", "--group", "--report", "--skip-bad"}) {
       if (app.count(name) > 0 && use == "--predict") return wrong((name + (" is not for " + use)).c_str());
     }
     for (const char* const name : {"--output", "--output-format"}) {

@@ -29,6 +29,7 @@ struct options {
   std::uint64_t seed = 1;
   double train_fraction = 0.8;
   std::string memory;
+  index_t skip_bad = 0;                        // rows of --data that are left out at most
   std::string schema;                          // a file of the columns of --data; empty: Criteo's
   std::shared_ptr<const data_schema> columns;  // what it has, or what the model of --load has
   index_t window = 0;

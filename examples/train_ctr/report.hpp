@@ -95,6 +95,7 @@ struct data_facts {
   index_t window = 0;  ///< rows that are shuffled at a time; 0: all
   bool is_kept = true;
   index_t table_rows = 0;
+  skipped_rows skipped{};
 };
 
 inline void add(deeprec::pipeline_statistics& sum, const deeprec::pipeline_statistics& more) {

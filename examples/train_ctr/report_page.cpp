@@ -259,7 +259,8 @@ std::string report_page(const std::vector<score>& scores, const data_facts& data
   facts += row("rows that train", {count(data.train_rows)});
   if (data.valid_rows > 0) facts += row("rows that validate", {count(data.valid_rows)});
   facts += row("rows that test", {count(data.test_rows)});
-  facts += row("rows skipped", {"0"});
+  facts += row("rows skipped", {count(data.skipped.count)});
+  for (const std::string& one : data.skipped.first) facts += row("skipped", {one});
   facts += row("rows of tables", {count(data.table_rows)});
   std::string settings;
   for (const auto& [name, value] :

@@ -30,6 +30,8 @@ void write_result(const std::vector<score>& scores, const data_facts& data, cons
                         {"train_rows", data.train_rows},
                         {"valid_rows", data.valid_rows},
                         {"test_rows", data.test_rows},
+                        {"rows_skipped", data.skipped.count},
+                        {"skipped", data.skipped.first},
                         {"window", data.window},
                         {"kept", data.is_kept},
                         {"peak_megabytes", peak_megabytes()},

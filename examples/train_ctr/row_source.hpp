@@ -31,6 +31,17 @@
 
 namespace ctr {
 
+/// Rows that cannot be parsed: --skip-bad.
+struct skipped_rows {
+  index_t count = 0;
+  std::vector<std::string> first{};  ///< file, line, column, and the reason
+
+  void add(const skipped_rows& more) {
+    count += more.count;
+    first.insert(first.end(), more.first.begin(), more.first.end());
+  }
+};
+
 class row_source {
  public:
   row_source() = default;
@@ -56,6 +67,8 @@ class row_source {
   /// Of all rows, as they are stored; 0: not known. And read since rewind().
   [[nodiscard]] virtual index_t bytes() const { return 0; }
   [[nodiscard]] virtual index_t bytes_read() const { return 0; }
+  /// Rows that were left out since rewind(), and where the first ones are.
+  [[nodiscard]] virtual skipped_rows skipped() const { return {}; }
 };
 
 /// Columns are read by their places. Throws a failure where a header has a name of Criteo's columns at the
@@ -89,15 +102,17 @@ template <class Format>
 class text_rows final : public row_source {
  public:
   /// `inputs`: one a line, as files_of() has them; `memory`: bytes that the reader may take; `given`: the ids
-  /// of each column of tokens, 0 where --table-rows decides.
+  /// of each column of tokens, 0 where --table-rows decides; `most_bad`: rows that may be left out.
   text_rows(std::string inputs, index_t memory, Format format, ctr_columns columns,
-            std::vector<index_t> given)
+            std::vector<index_t> given, index_t most_bad)
       : name_(std::move(inputs)),
         files_(files_of(name_)),
         bytes_(bytes_of(files_)),
         format_(std::move(format)),
         columns_(std::move(columns)),
-        given_(std::move(given)) {
+        given_(std::move(given)),
+        most_bad_(most_bad) {
+    if (most_bad > 0) options_.on_malformed = deeprec::malformed::drop;
     // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
     options_.chunks_in_flight = 8;
     options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);
@@ -117,6 +132,11 @@ class text_rows final : public row_source {
   }
   [[nodiscard]] index_t bytes() const override { return bytes_; }
   [[nodiscard]] index_t bytes_read() const override { return reader_->value().bytes_read(); }
+  [[nodiscard]] skipped_rows skipped() const override {
+    skipped_rows made{.count = reader_->value().skipped_lines()};
+    for (const deeprec::fault& one : reader_->value().first_skipped()) made.first.push_back(one.message());
+    return made;
+  }
 
   void rewind(deeprec::executor_ref executor) override {
     reader_.reset();
@@ -139,7 +159,12 @@ class text_rows final : public row_source {
   }
   index_t next(sparse_batch& rows, index_t most) override {
     const auto got = reader_->value().next(rows, most);
-    if (!got) throw failure(got.fault().message());
+    if (!got) throw failure(got.fault().message() + column_of(got.fault()));
+    if (const auto& is = reader_->value(); is.skipped_lines() > most_bad_) {
+      throw failure(is.first_skipped().front().message() + ": the first of " +
+                    std::to_string(is.skipped_lines()) + " bad rows, or more (--skip-bad " +
+                    std::to_string(most_bad_) + ')');
+    }
     if constexpr (std::is_same_v<Format, deeprec::csv_format>) spread_words(rows);
     return got.value();
   }
@@ -147,6 +172,14 @@ class text_rows final : public row_source {
  private:
   using reader = deeprec::batch_reader<Format, deeprec::executor_ref>;
 
+  /// Of a fault of a header: which column it lacks, or has twice.
+  [[nodiscard]] std::string column_of(const deeprec::fault& found) const {
+    if constexpr (std::is_same_v<Format, deeprec::csv_format>) {
+      const index_t item = found.place().item;
+      if (item >= 0) return " (column " + format_.columns[static_cast<std::size_t>(item)].name + ')';
+    }
+    return {};
+  }
   /// The number of a word becomes a fingerprint that has it as its id.
   void spread_words(sparse_batch& rows) const {
     index_t feature = 0;
@@ -167,6 +200,7 @@ class text_rows final : public row_source {
   Format format_;
   ctr_columns columns_;
   std::vector<index_t> given_;
+  index_t most_bad_;
   deeprec::reader_options options_;
   deeprec::inline_executor here_;
   deeprec::executor_ref executor_{here_};
@@ -189,7 +223,7 @@ inline std::unique_ptr<row_source> text_rows_of(const options& o, const std::str
         column.use = deeprec::csv_use::ignored;
     }
     return std::make_unique<text_rows<deeprec::csv_format>>(inputs, memory, std::move(format),
-                                                            o.columns->columns, o.columns->rows);
+                                                            o.columns->columns, o.columns->rows, o.skip_bad);
   }
   deeprec::criteo_format format;
   format.rows = deeprec::criteo_format::same_size(0);
@@ -198,7 +232,7 @@ inline std::unique_ptr<row_source> text_rows_of(const options& o, const std::str
   ctr_columns columns;
   std::vector<index_t> given(static_cast<std::size_t>(columns.tokens), 0);
   return std::make_unique<text_rows<deeprec::criteo_format>>(inputs, memory, format, std::move(columns),
-                                                             std::move(given));
+                                                             std::move(given), o.skip_bad);
 }
 
 }  // namespace ctr

@@ -45,8 +45,9 @@ inline void add_known(ctr_tables& tables, const std::vector<std::uint64_t>& know
 /// Tables whose columns are halved while they have more ids than needed. The id of a token in a column of
 /// half the ids is half its id, so what was counted holds.
 ///
+/// @param given  ids that a schema gives a column, which stay; 0, or none: it gives none
 /// @pre !counted.raw
-inline ctr_tables fitted(const ctr_tables& counted) {
+inline ctr_tables fitted(const ctr_tables& counted, const std::vector<index_t>& given) {
   std::vector<index_t> sizes;
   std::vector<std::vector<std::uint8_t>> uses;
   const index_t integers = counted.columns.integers, slots = counted.columns.slots();
@@ -55,7 +56,9 @@ inline ctr_tables fitted(const ctr_tables& counted) {
     std::vector<std::uint8_t> of(first, first + counted.ids(slot));
     const auto used = of.size() - static_cast<std::size_t>(std::count(of.begin(), of.end(), 0));
     const std::size_t enough = std::bit_ceil(std::max<std::size_t>(used, 1)) * ids_for_each_used;
-    while (of.size() % 2 == 0 && of.size() / 2 >= enough) {
+    const auto column = static_cast<std::size_t>(slot - integers);
+    const bool stays = column < given.size() && given[column] > 0;
+    while (!stays && of.size() % 2 == 0 && of.size() / 2 >= enough) {
       for (std::size_t i = 0; i < of.size() / 2; ++i) {
         of[i] = static_cast<std::uint8_t>(std::min(of[2 * i] + of[2 * i + 1], rare_below));
       }

@@ -115,6 +115,11 @@ void add_training_options(CLI::App& app, options& o) {
          "what the columns of --data are, as JSON: docs/train_ctr_schema.md (default: those of Criteo's "
          "logs). The file of --save keeps it")
       ->check(CLI::ExistingFile);
+  app.add_option("--skip-bad", o.skip_bad,
+                 "leave out so many rows that can't be parsed, of each of --data, --test and --valid, or of "
+                 "--evaluate; the first ones are named")
+      ->check(CLI::Range(index_t{0}, index_t{1} << 40))
+      ->capture_default_str();
   app.add_option("--table-rows", o.table_rows,
                  "ids that a column of hashed tokens has; auto: about four for each that the training rows "
                  "use (default: 131072)")
@@ -168,7 +173,7 @@ void add_training_options(CLI::App& app, options& o) {
       ->capture_default_str();
   app.add_flag("--importance", o.importance,
                "how much the log loss of the test rises where the values of a slot change places among its "
-               "rows, for each of the 39 slots: 39 more passes over the rows that test");
+               "rows, for each slot: as many more passes over the rows that test as there are slots");
   app.add_option("--repeat", o.repeat,
                  "train with so many seeds, --seed and those behind it: the mean and the standard deviation")
       ->check(CLI::Range(1, 1000))
@@ -200,12 +205,13 @@ std::string wrong_training_options(const CLI::App& app, const options& o, bool o
   if (o.patience > 0 && o.save_every > 0) {
     return "--save-every is not for --patience: --save has the best weights";
   }
+  if (given("--skip-bad") && o.data.empty()) return "--skip-bad needs --data";
   if (o.new_data && o.load.empty()) return "--new-data needs --load";
   if (o.new_data && !o.table_rows.empty()) {
     return "--table-rows is not for --new-data: the file of --load has the tables";
   }
   if (of_histories) {
-    for (const char* const name : {"--valid", "--group", "--new-data", "--importance"}) {
+    for (const char* const name : {"--valid", "--group", "--new-data", "--importance", "--skip-bad"}) {
       if (given(name)) return std::string(name) + " is not for din and dssm";
     }
   }
@@ -223,7 +229,7 @@ std::string wrong_training_options(const CLI::App& app, const options& o, bool o
     }
   }
   if (o.ranks) {
-    for (const char* const name : {"--valid", "--group", "--importance"}) {
+    for (const char* const name : {"--valid", "--group", "--importance", "--skip-bad"}) {
       if (given(name)) return std::string(name) + " is not for --ranks";
     }
     if (o.optimizer != "adagrad") return "--optimizer " + o.optimizer + " is not for --ranks";

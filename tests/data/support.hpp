@@ -216,7 +216,7 @@ outcome read_all(Reader&& reader, index_t max_rows) {
     for (plain_row& row : to_plain(batch)) out.rows.push_back(std::move(row));
   }
   out.skipped = reader.skipped_lines();
-  if (reader.first_skipped()) out.first_skipped = reader.first_skipped()->message();
+  if (!reader.first_skipped().empty()) out.first_skipped = reader.first_skipped()[0].message();
   return out;
 }
 

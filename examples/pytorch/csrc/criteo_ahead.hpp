@@ -144,7 +144,7 @@ class criteo_ahead {
     const deeprec::result<index_t> rows = fill(batch);
     const index_t skipped = work_->reader.skipped_lines();
     std::string first_skipped;
-    if (skipped > 0) first_skipped = work_->reader.first_skipped()->message();
+    if (skipped > 0) first_skipped = work_->reader.first_skipped().front().message();
     const bool has_rows = rows && rows.value() > 0;
     if (batch != nullptr && !has_rows) batches_->give_back(std::move(batch));
     lock.lock();

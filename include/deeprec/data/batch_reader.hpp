@@ -15,9 +15,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,8 +126,8 @@ class batch_reader {
   /// @threads one caller at a time
   /// @error   none
   [[nodiscard]] index_t skipped_lines() const noexcept { return skipped_; }
-  /// The first of them.
-  [[nodiscard]] const std::optional<fault>& first_skipped() const noexcept { return first_skipped_; }
+  /// The first of them, four at most.
+  [[nodiscard]] std::span<const fault> first_skipped() const noexcept { return first_skipped_; }
   /// Fields of slots that a feasign_format doesn't list, counted like skipped_lines(). Where these are all
   /// fields, the format's slots are not those of the text.
   [[nodiscard]] index_t ignored_fields() const noexcept { return ignored_; }
@@ -220,7 +220,11 @@ class batch_reader {
                          ? detail::shorter_file
                          : detail::in_line(chunk.state, before + chunk.state.place().line);
     } else if (chunk.state.ok() && chunk.log.rejected() > 0) {
-      if (skipped_ == 0) first_skipped_ = detail::in_text(chunk.log.first(), source.name(), before);
+      const auto bad = chunk.log.kept();
+      for (std::size_t i = 0; i < bad.size() && first_skipped_.size() < 4; ++i) {
+        if (first_skipped_.size() == static_cast<std::size_t>(skipped_) + i)  // not of a try without memory
+          first_skipped_.push_back(detail::in_text(bad[i], source.name(), before));
+      }
       skipped_ += chunk.log.rejected();
     }
     lines_ = before + chunk.log.lines();
@@ -233,7 +237,7 @@ class batch_reader {
   detail::source_chunks<Format> chunks_;
   std::vector<sparse_batch::part> parts_;
   status chunk_fault_;  // of the chunk at the head
-  std::optional<fault> first_skipped_;
+  std::vector<fault> first_skipped_;
   index_t head_ = 0;     // chunks from here on still hold rows
   bool loaded_ = false;  // the chunks are parsed
   index_t lines_ = 0;    // lines of the current source before the head

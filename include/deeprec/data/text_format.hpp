@@ -9,9 +9,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -57,7 +60,7 @@ class line_log {
   /// @threads one parser at a time
   /// @error   none
   [[nodiscard]] bool reject(const status& why) noexcept {
-    if (rejected_ == 0) first_ = why;
+    if (rejected_ < most_kept) kept_[static_cast<std::size_t>(rejected_)] = why;
     ++rejected_;
     return policy_ == malformed::drop;
   }
@@ -70,13 +73,18 @@ class line_log {
   [[nodiscard]] index_t rejected() const noexcept { return rejected_; }
   [[nodiscard]] index_t ignored() const noexcept { return ignored_; }
   /// The first bad line. @pre rejected() > 0
-  [[nodiscard]] const status& first() const noexcept { return first_; }
+  [[nodiscard]] const status& first() const noexcept { return kept_[0]; }
+  /// The first bad lines, four at most.
+  [[nodiscard]] std::span<const status> kept() const noexcept {
+    return {kept_.data(), static_cast<std::size_t>((std::min)(rejected_, most_kept))};
+  }
   [[nodiscard]] malformed policy() const noexcept { return policy_; }
   /// The limit in bytes: a longer line is bad.
   [[nodiscard]] index_t longest_line() const noexcept { return longest_line_; }
 
  private:
-  status first_;
+  static constexpr index_t most_kept = 4;
+  std::array<status, most_kept> kept_;
   index_t lines_ = 0;
   index_t rejected_ = 0;
   index_t ignored_ = 0;
