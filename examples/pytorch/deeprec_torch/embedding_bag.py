@@ -32,7 +32,7 @@ def embedding_bag(
     """torch.nn.functional.embedding_bag, with its arguments in their order.
 
     Weights are float32, float16 or bfloat16 on the CPU. Sparse gradients have each row that the batch used once; they
-    are coalesced, and weight.grad is marked so where it is the gradient of one call. Second derivatives raise. An id out
+    are coalesced, and weight.grad is marked so where it is the gradient of one call; their own derivatives raise. An id out
     of range raises IndexError with its bag and position, and nothing is written.
     """
     kind = _MODES.get(mode)
