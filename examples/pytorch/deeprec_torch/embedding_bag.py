@@ -44,6 +44,9 @@ def embedding_bag(
         raise ValueError("embedding_bag: sparse must be without scale_grad_by_freq")
     if per_sample_weights is not None and kind != 0:
         raise NotImplementedError(f"embedding_bag: per_sample_weights must be with mode sum (is {mode!r})")
+    for name, given in (("input", input), ("offsets", offsets), ("per_sample_weights", per_sample_weights)):
+        if given is not None and given.device != weight.device:
+            raise NotImplementedError(f"embedding_bag: {name} must be on the device of the weight, {weight.device} (is on {given.device})")
     rows = weight.shape[0]
     if padding_idx is None:
         padding = -1
