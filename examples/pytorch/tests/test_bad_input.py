@@ -2,6 +2,9 @@
 tables, and checkpoints that are cut."""
 
 import math
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -87,26 +90,31 @@ def parts_of(out):
     return [jagged.values() for jagged in out.values()] if isinstance(out, dict) else [out]
 
 
-@pytest.mark.parametrize("name", LOOKUPS)
-@pytest.mark.parametrize("place", ["values", "offsets"])
-@pytest.mark.parametrize("device", ["meta", "cuda"])
-def test_tensors_on_another_device(name, place, device):
+def expect_device_refused(name, place, device):
     module, look_up = LOOKUPS[name]()
     given = {"values": VALUES, "offsets": OFFSETS}
+    text = rf"{place} must be on the CPU \(is on {device}"
+    if name == "EmbeddingBag":  # its weight may be on meta too
+        text = rf"{'input' if place == 'values' else place} must be on the device of the weight, cpu \(is on {device}"
 
     def call():
-        if device == "meta":
-            given[place] = given[place].to("meta")
-            return look_up(**given)
-        with FakeTensorMode(allow_non_fake_inputs=True):  # what a tensor of a device is, without one
-            given[place] = torch.zeros(given[place].shape, dtype=torch.int64, device="cuda")
+        with FakeTensorMode(allow_non_fake_inputs=True) if device == "cuda" else nullcontext():  # a device that need not be there
+            given[place] = torch.zeros(given[place].shape, dtype=torch.int64, device=device)
             return look_up(**given)
 
-    if name == "EmbeddingBag":  # its weight may be on meta too
-        name_of_ids = "input" if place == "values" else place
-        expect_refused(module, call, NotImplementedError, rf"{name_of_ids} must be on the device of the weight, cpu \(is on {device}")
-    else:
-        expect_refused(module, call, NotImplementedError, rf"{place} must be on the CPU \(is on {device}")
+    expect_refused(module, call, NotImplementedError, text)
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+@pytest.mark.parametrize("place", ["values", "offsets"])
+def test_tensors_on_meta(name, place):
+    expect_device_refused(name, place, "meta")
+
+
+def test_tensors_on_cuda():
+    """In a process of its own: after tensors of a device, real or not, PyTorch runs no backward pass in forked processes."""
+    program = "import test_bad_input as t\nfor name in t.LOOKUPS:\n  for place in ('values', 'offsets'):\n    t.expect_device_refused(name, place, 'cuda')"
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True, timeout=240)
 
 
 @pytest.mark.parametrize("ids", [VALUES.view(3, 2), VALUES[:2], VALUES.view(1, 3, 2)], ids=lambda ids: str(tuple(ids.shape)))
