@@ -68,11 +68,13 @@ class Batch:
 class CollectionTables(FusedTables):
     """The form `ours` of torch_models: an EmbeddingBagCollection, whose backward pass steps the rows."""
 
+    rule = "RowwiseAdagrad"
+
     def __init__(self, weights, first_row, sizes):
         nn.Module.__init__(self)
         self.first_row = torch.from_numpy(first_row)
         rows = np.diff(first_row).tolist()
-        optimizer = deeprec_torch.RowwiseAdagrad(
+        optimizer = getattr(deeprec_torch, self.rule)(
             lr=sizes["row_rate"], eps=sizes["row_epsilon"], initial_accumulator_value=sizes["initial_squares"]
         )
         self.tables = collection_of(weights.split(rows), optimizer)
@@ -85,7 +87,21 @@ class CollectionTables(FusedTables):
         return self.tables(prepared)
 
 
+class AdagradTables(CollectionTables):
+    """The form `collection`: stepped by the rule that PyTorch has."""
+
+    rule = "Adagrad"
+
+
+class OwnBags(ManyTables):
+    """The form `bags`: in the place of nn.EmbeddingBag, and no more than that."""
+
+    layer = EmbeddingBag
+
+
 torch_models.FORMS["ours"] = (CollectionTables, CollectionTables)
+torch_models.FORMS["collection"] = (AdagradTables, AdagradTables)
+torch_models.FORMS["bags"] = (OwnBags, OwnBags)
 
 
 def collection_of(weights, optimizer=None):
@@ -269,9 +285,11 @@ class RandomExport(torch_models.Export):
         return self.arrays[name]
 
 
-def dlrm_trainer(export, form, rowwise=False):
+def dlrm_trainer(export, form, rowwise=False, compiled=False):
     """(step of a batch, logits of batches, batches of a size) of a form of torch_models."""
     trainer = Trainer(export, form, rowwise)
+    if compiled:
+        trainer.model.compile(dynamic=False)  # by inductor, for each size of a batch
     return (
         lambda batch: trainer.train([batch]),
         trainer.logits,

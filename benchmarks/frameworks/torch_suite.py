@@ -266,6 +266,44 @@ def measure_dlrm(sides, name):
     return counters_of(figures)
 
 
+def measure_switch(sides, name, compiled):
+    """A training step where only the rows are kept by another module: nn.EmbeddingBag(sparse=True), ours in its place, a collection. All
+    are stepped by Adagrad: a collection's rows by its own, the others by PyTorch's."""
+    torch, export = sides.torch, sides.RandomExport(32 * BATCH)
+    forms = {"pytorch": "tables", "bag": "bags", "collection": "collection"}
+    logits = {}
+    for side, form in forms.items():
+        step, logits_of, batches = sides.dlrm_trainer(export, form, compiled=compiled)
+        few = list(batches(EQUAL_BATCH)[:EQUAL_STEPS])
+        for batch in few:
+            step(batch)
+        logits[side] = torch.from_numpy(logits_of(few))
+    for side in ("bag", "collection"):
+        expect_equal(logits[side], logits["pytorch"], 1e-4, f"logits of {side} and pytorch after {EQUAL_STEPS} steps")
+    cases = {}
+    for size in (256, BATCH):
+        for threads in (1, THREADS):
+            torch.set_num_threads(threads)
+            samples = {}
+            for side, form in forms.items():
+                step, _, batches = sides.dlrm_trainer(export, form, compiled=compiled)
+                samples.update(timed({side: step}, itertools.cycle(batches(size)), 5 * SECONDS_OF_A_SAMPLE))
+            cases[(size, threads)] = samples
+    figures = Figures(name)
+
+    def one_round():
+        for (size, threads), samples in cases.items():
+            torch.set_num_threads(threads)
+            case = f"batch_{size}_threads_{threads}"
+            seconds = figures.turn(samples, case)
+            for side in ("bag", "collection"):
+                figures.add(f"{side}_over_pytorch", seconds["pytorch"] / seconds[side], case)
+
+    figures.sample(one_round)
+    counters = counters_of(figures)
+    return {**counters, "ours_us": counters[f"collection_us_batch_{BATCH}_threads_{THREADS}"]}
+
+
 def measure_dense_ranks(sides, name):
     try:
         library = sides.library_of("dense_ranks.cpp", ROOT)
@@ -310,6 +348,8 @@ BENCHMARKS = {
     "frameworks/torch/sparse_step": lambda sides, name: measure_sparse_step(sides, name, 64),
     "frameworks/torch/int8": lambda sides, name: measure_int8(sides, name, (64, 128)),
     "frameworks/torch/dlrm/batch:2048": measure_dlrm,
+    "frameworks/torch/dlrm/eager": lambda sides, name: measure_switch(sides, name, compiled=False),
+    "frameworks/torch/dlrm/compiled": lambda sides, name: measure_switch(sides, name, compiled=True),
     "frameworks/torch/sharded/rows": lambda _, name: measure_on_ranks(name, "sharded_ranks.py", "rows"),
     "frameworks/torch/sharded/whole": lambda _, name: measure_on_ranks(name, "sharded_ranks.py", "whole"),
     "frameworks/torch/dense/buckets": measure_dense_ranks,

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import setuptools
+from version_check import local_version
 
 packages = Path(__file__).resolve().parent
 root = packages.parents[1]
@@ -37,7 +38,7 @@ def check_setuptools(package):
 
 def version(label, framework):
     """That of a wheel for one version of a framework: 0.2.0+tf2.21.0, as both packages have the version of deeprec."""
-    return f"{_deeprec()}+{label}{re.sub('[^a-z0-9]+', '.', framework.lower())}"
+    return f"{_deeprec()}+{local_version(label, framework)}"
 
 
 def _deeprec():

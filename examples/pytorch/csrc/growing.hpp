@@ -5,8 +5,7 @@
 //   growing_file            its parts of a table file: "NAME" rows and state, "NAME, keys", "NAME, steps",
 //                           "NAME, frequencies", and of counting Bloom filters "NAME, filter"
 //
-// Contents are in ascending order of the keys as signed numbers. What filters::counter has counted of keys
-// that wait is not part of them.
+// Contents are in ascending order of the keys as signed numbers (growing_contents.hpp).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +15,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -39,9 +37,9 @@
 #include <deeprec/embedding/tables/quantize.hpp>
 #include <deeprec/embedding/tables/quantized_rows.hpp>
 #include <deeprec/embedding/tables/row_format.hpp>
-#include <deeprec/exec/inline_executor.hpp>
 
 #include "call.hpp"
+#include "growing_contents.hpp"
 #include "table.hpp"
 #include "tensors.hpp"
 
@@ -159,15 +157,15 @@ class growing_of final : public growing {
   void begin_step(std::int64_t step) override { table_->begin_step(static_cast<std::uint64_t>(step)); }
 
   at::Tensor keys() const override {
-    const std::vector<fact> all = facts();
+    const std::vector<deeprec_packages::row_fact> all = facts();
     at::Tensor made = at::empty({static_cast<index_t>(all.size())}, at::TensorOptions(at::kLong));
     std::transform(all.begin(), all.end(), made.data_ptr<std::int64_t>(),
-                   [](const fact& one) { return one.key; });
+                   [](const deeprec_packages::row_fact& one) { return one.key; });
     return made;
   }
   growing_contents contents() const override {
     const auto pinned = table_->rows().guard();
-    const std::vector<fact> all = facts();
+    const std::vector<deeprec_packages::row_fact> all = facts();
     const auto count = static_cast<index_t>(all.size());
     const at::TensorOptions whole(at::kLong), bytes(at::kByte);
     growing_contents made{at::empty({count}, whole),
@@ -179,7 +177,7 @@ class growing_of final : public growing {
     auto* const rows = static_cast<std::byte*>(made.rows.data_ptr());
     auto* const state = made.state.data_ptr<float>();
     for (index_t k = 0; k < count; ++k) {
-      const fact& one = all[static_cast<std::size_t>(k)];
+      const deeprec_packages::row_fact& one = all[static_cast<std::size_t>(k)];
       made.keys.data_ptr<std::int64_t>()[k] = one.key;
       made.steps.data_ptr<std::int64_t>()[k] = one.step;
       made.frequencies.data_ptr<std::int64_t>()[k] = one.frequency;
@@ -274,7 +272,7 @@ class growing_of final : public growing {
   std::unique_ptr<growing_file> file_to_save() const override {
     auto made = std::make_unique<file>();
     made->named = config_.name;
-    for (const fact& one : facts()) {
+    for (const deeprec_packages::row_fact& one : facts()) {
       made->steps.push_back(one.step);
       made->frequencies.push_back(one.frequency);
     }
@@ -309,13 +307,6 @@ class growing_of final : public growing {
   }
 
  private:
-  struct fact {
-    std::int64_t key;
-    std::int64_t step;
-    std::int64_t frequency;
-    const std::byte* row;
-  };
-
   struct file final : growing_file {
     void open(table_type& of) {
       counters = filter_state(of);
@@ -412,43 +403,15 @@ class growing_of final : public growing {
                         " must be from 0 to 2^24 - 1 (frequency ", k, " is ", frequencies[k], ")");
     }
     auto made = make();
-    std::vector<index_t> order(keys.size());
-    std::iota(order.begin(), order.end(), index_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](index_t a, index_t b) { return steps[a] < steps[b]; });
-    std::vector<std::int64_t> of_step;
-    std::vector<index_t> trained;
-    for (std::size_t from = 0; from < order.size();) {
-      const std::int64_t step = steps[order[from]];
-      of_step.clear();
-      trained.clear();
-      for (; from < order.size() && steps[order[from]] == step; ++from) {
-        of_step.push_back(keys[static_cast<std::size_t>(order[from])]);
-        trained.push_back(frequencies[order[from]]);
-      }
-      const auto rows = static_cast<index_t>(of_step.size());
-      made->begin_step(static_cast<std::uint64_t>(step));
-      raise_on_fault(made->rows().insert(of_step.data(), rows));
-      std::vector<const std::byte*> places(of_step.size());
-      made->rows().find(of_step.data(), rows, places.data());
-      made->rows().before_step(const_cast<std::byte* const*>(places.data()), trained.data(), rows);
-    }
+    raise_on_fault(deeprec_packages::insert_keys(*made, keys, steps, frequencies));
     TORCH_CHECK_VALUE(made->size() == count, "deeprec: keys of table ", config_.name, " must differ (of ",
                       count, " only ", made->size(), " do)");
     return made;
   }
-  // Of all rows, in the order of their keys. A policy that chooses none sees the facts.
-  [[nodiscard]] std::vector<fact> facts() const {
-    std::vector<fact> all;
-    all.reserve(static_cast<std::size_t>(table_->size()));
-    deeprec::inline_executor here;
-    const auto list = [&](const deeprec::evictee& row) {
-      all.push_back({static_cast<std::int64_t>(row.key), static_cast<std::int64_t>(row.step),
-                     static_cast<std::int64_t>(row.frequency), row.row});
-      return false;
-    };
-    raise_on_fault(deeprec::evict_rows(here, *table_, list, 0));
-    std::sort(all.begin(), all.end(), [](const fact& a, const fact& b) { return a.key < b.key; });
-    return all;
+  [[nodiscard]] std::vector<deeprec_packages::row_fact> facts() const {
+    auto all = deeprec_packages::facts_of(*table_);
+    raise_on_fault(all);
+    return std::move(all).value();
   }
   static std::vector<const std::byte*> find(table_type& in, const at::Tensor& list) {
     std::vector<const std::byte*> places(static_cast<std::size_t>(list.numel()));

@@ -13,17 +13,13 @@ The ops behind them are torch.ops.deeprec.*, with CPU, autograd and Meta kernels
 """
 
 from importlib.util import find_spec as _find_spec
-from pathlib import Path as _Path
 from warnings import warn as _warn
 
 import torch as _torch
 
-_built_with = (_Path(__file__).parent / "_built_with.txt").read_text()
-if _built_with != _torch.__version__:
-    raise ImportError(
-        f"deeprec_torch: the library must be built with the PyTorch that runs it (built with {_built_with}, this is {_torch.__version__}): "
-        "pip install --no-build-isolation --no-deps --force-reinstall <checkout>/examples/pytorch"
-    )
+from ._version_check import check as _check
+
+_check("deeprec_torch", "torch", "PyTorch", _torch.__version__)
 
 
 def ops_library() -> str:

@@ -304,6 +304,9 @@ class EmbeddingBagCollection(nn.Module):
                 raise ValueError(f"EmbeddingBagCollection: the batch must have the keys {', '.join(missing)} (has {', '.join(keys)})")
             if len(set(keys)) != len(keys):
                 raise ValueError(f"EmbeddingBagCollection: the batch's keys must differ (are {', '.join(keys)})")
+            if len(self._positions) > 64:  # batches whose keys differ from one to the next
+                self._positions.clear()
+                self._positions[tuple(self.feature_names)] = []
             known = self._positions[keys] = [keys.index(name) for name in self.feature_names]
         return known
 

@@ -32,7 +32,7 @@ def embedding_bag(
     """torch.nn.functional.embedding_bag, with its arguments in their order.
 
     Weights are float32, float16 or bfloat16 on the CPU. Sparse gradients have each row that the batch used once; they
-    are coalesced, and weight.grad is marked so where it is the gradient of one call. Second derivatives raise. An id out
+    are coalesced, and weight.grad is marked so where it is the gradient of one call; their own derivatives raise. An id out
     of range raises IndexError with its bag and position, and nothing is written.
     """
     kind = _MODES.get(mode)
@@ -44,6 +44,9 @@ def embedding_bag(
         raise ValueError("embedding_bag: sparse must be without scale_grad_by_freq")
     if per_sample_weights is not None and kind != 0:
         raise NotImplementedError(f"embedding_bag: per_sample_weights must be with mode sum (is {mode!r})")
+    for name, given in (("input", input), ("offsets", offsets), ("per_sample_weights", per_sample_weights)):
+        if given is not None and given.device != weight.device:
+            raise NotImplementedError(f"embedding_bag: {name} must be on the device of the weight, {weight.device} (is on {given.device})")
     rows = weight.shape[0]
     if padding_idx is None:
         padding = -1

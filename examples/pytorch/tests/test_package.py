@@ -1,7 +1,10 @@
 """The package as a shared object: symbols, threads, and other libraries beside it."""
 
+import importlib.metadata
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -105,29 +108,81 @@ def test_beside_fbgemm_and_onednn():
         other.sum().backward()
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_a_layer_in_workers(how):
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("kind", ["EmbeddingBag", "fused", "apart"])
+def test_a_layer_in_workers(kind, how):
     """Lookups in the processes of a DataLoader, after the parent's threads have run."""
-    layer = deeprec_torch.EmbeddingBag(1000, 16, mode="sum")
-    layer(torch.randint(1000, (5000, 20)))  # the parent's OpenMP threads exist now
-    loader = torch.utils.data.DataLoader(
-        Lookups(layer), batch_size=4, num_workers=2, multiprocessing_context=how, timeout=300
-    )
-    with torch.no_grad():
-        rows = torch.cat([part for part in loader])
-        assert torch.equal(rows, torch.cat([layer(torch.arange(i, i + 20).unsqueeze(0)) for i in range(16)]))
+    lookups = Lookups(kind)
+    lookups.look_up(torch.randint(1000, (5000, 20)))  # the parent's OpenMP threads exist now
+    loader = torch.utils.data.DataLoader(lookups, batch_size=4, num_workers=2, multiprocessing_context=how, timeout=300)
+    rows = torch.cat([part for part in loader])
+    assert torch.equal(rows, torch.stack([lookups[i] for i in range(16)]))
 
 
 class Lookups(torch.utils.data.Dataset):
-    def __init__(self, layer):
-        self.layer = layer
+    def __init__(self, kind):
+        if kind == "EmbeddingBag":
+            self.layer = deeprec_torch.EmbeddingBag(1000, 16, mode="sum")
+        else:
+            self.layer = EmbeddingBagCollection([TableConfig("a", 1000, 16)], deeprec_torch.SGD(0.1), seed=1, fused=kind == "fused")
 
     def __len__(self):
         return 16
 
+    @torch.no_grad()
+    def look_up(self, ids):
+        if isinstance(self.layer, EmbeddingBagCollection):
+            return self.layer(KeyedJaggedTensor.from_lengths(["a"], ids.flatten(), torch.full((1, len(ids)), ids.shape[1])))
+        return self.layer(ids)
+
     def __getitem__(self, i):
-        with torch.no_grad():
-            return self.layer(torch.arange(i, i + 20).unsqueeze(0)).squeeze(0)
+        return self.look_up(torch.arange(i, i + 20).unsqueeze(0)).squeeze(0)
+
+
+def packaging():
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages"))
+    import building
+
+    return building
+
+
+def test_a_library_built_with_another_pytorch_is_refused_by_name(tmp_path):
+    """A copy of the package whose record of the build has another version."""
+    made = tmp_path / "deeprec_torch"
+    shutil.copytree(Path(deeprec_torch.__file__).parent, made)
+    assert (made / "_built_with.txt").read_text() == torch.__version__
+
+    def refused():
+        ran = subprocess.run([sys.executable, "-c", "import deeprec_torch"], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == 1
+        return ran.stderr
+
+    (made / "_built_with.txt").write_text("2.0.1")
+    text, label = refused(), re.sub("[^a-z0-9]+", ".", torch.__version__)
+    assert f"must be built with the PyTorch that runs it (built with 2.0.1, this is {torch.__version__})" in text
+    assert f"take the wheel deeprec_torch-*+torch{label}-cp{sys.version_info.major}{sys.version_info.minor}-*.whl" in text
+    (made / "_built_with.txt").unlink()
+    assert "the library must be there" in refused()
+
+
+def test_the_version_of_the_package_names_its_pytorch():
+    found = importlib.metadata.version("deeprec_torch")
+    assert found == packaging().version("torch", torch.__version__)
+    assert f"torch=={torch.__version__.split('+')[0]}" in importlib.metadata.requires("deeprec_torch")
+
+
+def test_a_build_begins_again_for_another_header_or_framework(tmp_path):
+    csrc = Path(__file__).resolve().parents[1] / "csrc"
+    root = csrc.parents[2]
+    files = [file for folder in (root / "include", root / "examples" / "packages", csrc) for file in folder.rglob("*")]
+    headers = {str(file) for file in files if file.suffix in (".hpp", ".inl", ".map")}
+    first = packaging().depends(csrc, tmp_path, "torch 1")
+    assert headers and set(first[1:]) == headers and Path(first[0]).read_text() == "torch 1"
+    old = Path(first[0]).stat().st_mtime_ns
+    packaging().depends(csrc, tmp_path, "torch 1")
+    assert Path(first[0]).stat().st_mtime_ns == old
+    packaging().depends(csrc, tmp_path, "torch 2")
+    assert Path(first[0]).read_text() == "torch 2"
 
 
 @pytest.mark.parametrize("section, lines", [("Tables that grow", 3), ("Checkpoints", 1)])

@@ -122,7 +122,7 @@ def runner(tmp_path_factory):
     return program
 
 
-@pytest.mark.parametrize("format", ["f32", "int8"])
+@pytest.mark.parametrize("format", ["f32", "f16", "int8", "int4"])
 @pytest.mark.parametrize("kind", ["pt", "pt2"])
 def test_a_program_in_cpp(runner, kind, format, tmp_path):
     _, served = made(format)

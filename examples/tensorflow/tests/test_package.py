@@ -71,6 +71,24 @@ def test_a_library_built_with_another_tensorflow_is_refused_by_name(tmp_path):
     assert f"take the wheel deeprec_tf-*+tf{tf.__version__}-{python}-*.whl" in ran.stderr
 
 
+def test_a_tensorflow_whose_converter_is_another_warns():
+    """All but frozen graphs works."""
+    program = (
+        "import warnings, tensorflow as tf\n"
+        "from tensorflow.python.framework import convert_to_constants\n"
+        "del convert_to_constants._Node\n"
+        "with warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import deeprec_tf\n"
+        "print([str(w.message) for w in seen if w.category is RuntimeWarning and 'deeprec_tf' in str(w.message)])\n"
+        "ids = tf.sparse.from_dense(tf.constant([[1, 2]], tf.int64))\n"
+        "print(deeprec_tf.safe_embedding_lookup_sparse(tf.Variable(tf.ones([4, 2])), ids, combiner='sum').numpy().tolist())"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    warned, looked_up = ran.stdout.strip().splitlines()
+    assert f"can't be frozen by TensorFlow {tf.__version__}" in warned and looked_up == "[[2.0, 2.0]]"
+
+
 def test_the_version_of_the_package_names_its_tensorflow():
     found = importlib.metadata.version("deeprec_tf")
     assert found.split("+")[1] == "tf" + re.sub("[^a-z0-9]+", ".", tf.__version__)

@@ -1,0 +1,1 @@
+../../packages/version_check.py
