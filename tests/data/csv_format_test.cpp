@@ -394,11 +394,11 @@ TEST_CASE("csv: spaces around fields are no part of them where they are trimmed"
   CHECK(got.fault == "");
   REQUIRE(got.rows.size() == 3);
   CHECK(got.rows[0].label == 1);
-  CHECK(got.rows[0].dense == std::vector<float>{13});
+  CHECK(got.rows[0].dense == std::vector<std::uint32_t>{bits(13)});
   CHECK(got.rows[0].ids[0][0] == hash_bucket(hash_bytes("New York", 0), 50));
-  CHECK(got.rows[1].dense == std::vector<float>{0});
+  CHECK(got.rows[1].dense == std::vector<std::uint32_t>{bits(0)});
   CHECK(got.rows[1].ids[0][0] == hash_bucket(hash_bytes("", 0), 50));
-  CHECK(got.rows[2].dense == std::vector<float>{0});
+  CHECK(got.rows[2].dense == std::vector<std::uint32_t>{bits(0)});
   CHECK(got.rows[2].ids[0][0] == hash_bucket(hash_bytes("a", 0), 50));
   format.trims = false;
   CHECK(has(fault_of(format, "y,n,t\n 1,13,x\n"), "2:1"));
