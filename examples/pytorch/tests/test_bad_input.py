@@ -114,7 +114,7 @@ def test_tensors_on_meta(name, place):
 def test_tensors_on_cuda():
     """In a process of its own: after tensors of a device, real or not, PyTorch runs no backward pass in forked processes."""
     program = "import test_bad_input as t\nfor name in t.LOOKUPS:\n  for place in ('values', 'offsets'):\n    t.expect_device_refused(name, place, 'cuda')"
-    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True, timeout=240)
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True)
 
 
 @pytest.mark.parametrize("ids", [VALUES.view(3, 2), VALUES[:2], VALUES.view(1, 3, 2)], ids=lambda ids: str(tuple(ids.shape)))
