@@ -308,7 +308,7 @@ write('wide_ragged', wide.encode() + b'1,2\\n')"
   expect_error(1 "dirty:6:4: .*wrong number of fields.*: the first of [23] bad rows, or more .--skip-bad 1." ${data} "${WORK}/dirty" --skip-bad 1)
   expect_error(1 "dirtier:6:4: .* .--skip-bad 7." --load "${WORK}/saved" --evaluate "${WORK}/dirtier" --skip-bad 7)
   expect_error(1 "dirty:6:4: .*wrong number of fields" ${data} "${WORK}/dirty")
-  expect_error(1 "rows:1: .*the header lacks" --schema "${WORK}/wide.json" --data "${rows}" --skip-bad 100)
+  expect_error(1 "dirty:1: .*the header lacks" --schema "${WORK}/wide.json" --data "${WORK}/dirty" --skip-bad 100)
   expect_error(2 "--skip-bad is not for --predict" --load "${WORK}/clean" --predict "${WORK}/clean" --skip-bad 1)
   expect_error(2 "--skip-bad is not for din and dssm" --model din --skip-bad 1 --data "${rows}")
   expect_error(2 "--skip-bad needs --data" --skip-bad 1)
