@@ -393,7 +393,7 @@ TEST_CASE("csv: spaces around fields are no part of them where they are trimmed"
   const outcome got = parse_all(format, "y, n,t \n 1 , 13,\tNew York \n0,?, ?\n1,  ,\" a \"\n");
   CHECK(got.fault == "");
   REQUIRE(got.rows.size() == 3);
-  CHECK(got.rows[0].label == 1);
+  CHECK(got.rows[0].label == bits(1));
   CHECK(got.rows[0].dense == std::vector<std::uint32_t>{bits(13)});
   CHECK(got.rows[0].ids[0][0] == hash_bucket(hash_bytes("New York", 0), 50));
   CHECK(got.rows[1].dense == std::vector<std::uint32_t>{bits(0)});
