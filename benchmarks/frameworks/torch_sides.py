@@ -96,7 +96,9 @@ class AdagradTables(CollectionTables):
 class OwnBags(ManyTables):
     """The form `bags`: in the place of nn.EmbeddingBag, and no more than that."""
 
-    layer = EmbeddingBag
+    @staticmethod
+    def layer():
+        return EmbeddingBag
 
 
 torch_models.FORMS["ours"] = (CollectionTables, CollectionTables)

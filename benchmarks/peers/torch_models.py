@@ -58,13 +58,15 @@ class Export:
 
 
 class ManyTables(nn.Module):
-    layer = nn.EmbeddingBag
+    @staticmethod
+    def layer():
+        return nn.EmbeddingBag
 
     def __init__(self, weights, first_row, _sizes):
         super().__init__()
         self.first_row = first_row.tolist()
         self.bags = nn.ModuleList(
-            self.layer.from_pretrained(weights[begin:end].clone(), freeze=False, mode="sum", sparse=True)
+            self.layer().from_pretrained(weights[begin:end].clone(), freeze=False, mode="sum", sparse=True)
             for begin, end in zip(self.first_row, self.first_row[1:])
         )
 
