@@ -145,6 +145,11 @@ int run(options& o, rank_run* ranks) {
     if (const std::string schema = saved.schema(); !schema.empty())
       o.columns = std::make_shared<data_schema>(schema_of(schema, o.load + ": schema"));
     const bool of_histories = is_history_model(saved.name());
+    for (const auto& [is, name] :
+         {std::pair(o.skip_bad > 0, "--skip-bad"), std::pair(o.group > 0, "--group")}) {
+      if (is && of_histories)
+        throw failure(std::string(name) + " is not for din and dssm (" + o.load + " is of one)");
+    }
     if (of_histories && !o.predict.empty()) {
       predict_histories(pool, o, saved, interrupted);
     } else if (model == nullptr && !of_histories) {
