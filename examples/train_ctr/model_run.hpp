@@ -30,6 +30,7 @@
 #include "evaluation.hpp"
 #include "export_run.hpp"
 #include "graph_training.hpp"
+#include "kept_passes.hpp"
 #include "model_options.hpp"
 #include "models/step_fusions.hpp"
 #include "models/table_use.hpp"
@@ -112,21 +113,11 @@ score train_and_test(thread_pool& pool, ctr_input& input, const options& o,
   step_watch<Model> steps(model, how, rate_schedule(o, steps_of_epoch * (first_epoch + o.epochs)),
                           *input.journal, o.stale_window == 0, input.rows_to_validate() > 0);
   steps.begin(place.steps);
-  best_pass best;
-  if (place.best && o.patience > 0) {  // what was loaded is the best so far
-    best.begin(*place.best);
-    result.kept_step = place.steps;
-    save();
-  }
+  kept_passes passes(result, place, *input.journal, o.patience, save);
   std::chrono::steady_clock::duration beside{};  // within the training, and not of it
-  index_t last_pass = -1;                        // the step behind which rows were predicted
   // Between two steps: the rows that validate, or that test.
   const auto look_at = [&](const char* of, const ctr_rows* test, bool ends_epoch) {
-    if (last_pass == place.steps) {
-      if (!result.passes.empty()) result.passes.back().ends_epoch |= ends_epoch;
-      return;
-    }
-    last_pass = place.steps;
+    if (!passes.is_due(ends_epoch)) return;
     click_metrics metrics;
     row_feed feed = test == nullptr ? input.to_validate() : row_feed(*test, row_use::test);
     feed.begin(reading, 0, 0);
@@ -142,16 +133,7 @@ score train_and_test(thread_pool& pool, ctr_input& input, const options& o,
                     .of = of,
                     .train_loss = steps.take_loss(),
                     .found = metrics.read()};
-    input.journal->pass(pass);
-    const bool is_better = best.add(pass.found);
-    result.passes.push_back(pass);
-    if (o.patience == 0) return;
-    if (is_better) {
-      place.best = best.score();
-      result.kept_step = place.steps;
-      save();
-    }
-    if (best.passes_since() >= o.patience) is_best = true;
+    if (passes.add(pass)) is_best = true;
   };
   const bool validates = input.rows_to_validate() > 0;
   {

@@ -20,6 +20,7 @@
 #include "graph_training.hpp"
 #include "history_models.hpp"
 #include "history_rows.hpp"
+#include "kept_passes.hpp"
 #include "model_options.hpp"
 #include "models/din.hpp"
 #include "models/dssm.hpp"
@@ -172,14 +173,8 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
     };
   };
   graph_training<history_batch> steps(make_graph(graph_use::train), graph_options_of(o));
-  best_pass best;
-  if (place.best && o.patience > 0) {  // what was loaded is the best so far
-    best.begin(*place.best);
-    result.kept_step = place.steps;
-    save();
-  }
+  kept_passes passes(result, place, journal, o.patience, save);
   bool is_best = false;  // there was no better pass for long
-  index_t last_pass = -1;
   const auto test = [&] {
     pair_metrics pairs;
     deeprec::log_loss loss;
@@ -196,26 +191,14 @@ score train_and_test(thread_pool& pool, const user_histories& data, const option
   };
   // The pairs that test, between two steps.
   const auto look_at = [&](bool ends_epoch) {
-    if (std::exchange(last_pass, place.steps) == place.steps) {
-      if (!result.passes.empty()) result.passes.back().ends_epoch |= ends_epoch;
-      return;
-    }
+    if (!passes.is_due(ends_epoch)) return;
     evaluation pass{.epoch = (place.trained + positions - 1) / positions,
                     .step = place.steps,
                     .ends_epoch = ends_epoch,
                     .of = o.validate ? "valid" : "test",
                     .train_loss = Model::gives_logits ? looked_at.take_loss() : undefined,
                     .found = test()};
-    journal.pass(pass);
-    const bool is_better = best.add(pass.found);
-    result.passes.push_back(pass);
-    if (o.patience == 0) return;
-    if (is_better) {
-      place.best = best.score();
-      result.kept_step = place.steps;
-      save();
-    }
-    if (best.passes_since() >= o.patience) is_best = true;
+    if (passes.add(pass)) is_best = true;
   };
   constexpr index_t rows_of_position = Model::draws_negatives ? 2 : 1;
   const index_t end = positions * (place.trained / positions + o.epochs);
