@@ -32,7 +32,8 @@ deeprec::status dlrm_by_hand::run(const step_context& on, const raw_rows& raw) {
   if (const status s = interact(on, bottom.output(), pooled_.view(), crossed_.make(batch, top.size(0))); !s)
     return s;
   if (const status s = stack_forward(on, top, top.own_pass(), crossed_.view()); !s) return s;
-  if (const status s = loss_gradient(on, top.output(), labels_.view(), slope_.make(batch, 1)); !s) return s;
+  if (const status s = loss_gradient(on, top.output(), labels_.view(), {}, slope_.make(batch, 1)); !s)
+    return s;
   if (const status s = stack_backward(on, top, top.own_pass(), slope_.view(), compute_input_gradient::yes);
       !s) {
     return s;

@@ -49,6 +49,7 @@ struct ctr_columns {
   index_t tokens = 26;               ///< the features
   std::vector<std::string> names{};  ///< of the numbers, then of the tokens; none: I1 ..., C1 ...
   std::vector<token_bag> bags{};     ///< of each token column; none: each has one token
+  bool has_weights = false;          ///< of rows that train and test
   std::string schema{};              ///< the text that they are from, which a saved model keeps
 
   [[nodiscard]] index_t slots() const { return integers + tokens; }
@@ -257,15 +258,17 @@ struct slot_lists {
 
 /// What a model sees of some rows.
 struct ctr_batch {
-  matrix_view<const float> labels;  // (B, 1)
-  matrix_view<const float> dense;   // (B, 2 N)
-  slot_ids by_slot;                 // of the S slots
-  slot_bags by_row;                 // B bags of S ids each: rows among all
+  matrix_view<const float> labels;     // (B, 1)
+  matrix_view<const float> dense;      // (B, 2 N)
+  slot_ids by_slot;                    // of the S slots
+  slot_bags by_row;                    // B bags of S ids each: rows among all
+  matrix_view<const float> weights{};  // (B, 1), or no rows: 1 each
 
   [[nodiscard]] index_t rows() const { return dense.extent(0); }
   /// Some of the samples; `memory` holds their by_slot.
   [[nodiscard]] ctr_batch part(const deeprec::micro_chunk& chunk, slot_lists& memory) const {
     ctr_batch some{chunk.of(labels), chunk.of(dense), {}, {}};
+    if (weights.extent(0) > 0) some.weights = chunk.of(weights);
     if (by_slot.empty()) {
       some.by_row = chunk.of(by_row);
       return some;
@@ -320,14 +323,13 @@ class gathered_rows {
   gathered_rows(index_t largest, id_order order, const ctr_columns& columns)
       : largest_(largest), order_(order), columns_(columns) {
     const index_t slots = columns.slots();
+    labels_.resize(static_cast<std::size_t>(largest));
+    dense_.resize(static_cast<std::size_t>(largest * columns.dense_width()));
+    if (columns.has_weights) weights_.resize(static_cast<std::size_t>(largest));
     if (columns.has_bags()) {
-      labels_.resize(static_cast<std::size_t>(largest));
-      dense_.resize(static_cast<std::size_t>(largest * columns.dense_width()));
       many_.resize(static_cast<std::size_t>(slots));
       return;
     }
-    labels_.resize(static_cast<std::size_t>(largest));
-    dense_.resize(static_cast<std::size_t>(largest * columns.dense_width()));
     if (order == id_order::by_key) {
       keys_.resize(static_cast<std::size_t>(largest * slots));
       lists_.keys.resize(static_cast<std::size_t>(slots));
@@ -346,6 +348,8 @@ class gathered_rows {
   void append(const sparse_batch& from, index_t row, const ctr_tables& tables) {
     const index_t i = rows_++;
     labels_[static_cast<std::size_t>(i)] = from.labels()[static_cast<std::size_t>(row)];
+    if (columns_.has_weights)
+      weights_[static_cast<std::size_t>(i)] = from.row_weights()[static_cast<std::size_t>(row)];
     const float* const numbers = from.dense().row(row);
     decode_numbers(columns_, numbers, dense_.data() + i * columns_.dense_width());
     const index_t integers = columns_.integers, tokens = columns_.tokens;
@@ -372,6 +376,7 @@ class gathered_rows {
   }
   [[nodiscard]] ctr_batch view() {
     ctr_batch batch{{labels_.data(), rows_, 1}, {dense_.data(), rows_, columns_.dense_width()}, {}, {}};
+    if (columns_.has_weights) batch.weights = {weights_.data(), rows_, 1};
     const index_t slots = columns_.slots();
     if (columns_.has_bags()) {
       lists_.many.clear();
@@ -416,7 +421,7 @@ class gathered_rows {
   id_order order_;
   ctr_columns columns_;
   index_t rows_ = 0;
-  std::vector<float> labels_, dense_;
+  std::vector<float> labels_, dense_, weights_;
   std::vector<row_id> ids_;
   std::vector<std::int64_t> keys_;
   std::vector<bag_memory> many_;

@@ -92,9 +92,11 @@ class dcn {
   }
   [[nodiscard]] matrix_view<const float> logits(const pass& mine) const { return mine.stack.output(); }
   [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
-                                float weight) const {
+                                float share) const {
     const matrix_view<float> slope = room(mine.slope, batch.rows(), 1);
-    if (const status s = loss_gradient(on, logits(mine), batch.labels, weight, &control_.loss, slope); !s)
+    if (const status s =
+            loss_gradient(on, logits(mine), batch.labels, batch.weights, share, &control_.loss, slope);
+        !s)
       return s;
     if (const status s = stack_backward(on, stack_, mine.stack, slope, deeprec::compute_input_gradient::yes);
         !s) {
@@ -168,8 +170,7 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
 
-  const auto slope =
-      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
+  const auto slope = make.add_loss_gradient(model.control().loss, logits, in);
   const auto by_stack = make.add(part::backward, "stack backward", stack_backward_op{}, slope, crossed,
                                  g.read(stack.weights), g.write(stack.pass));
   const auto by_cross = make.add(part::backward, "cross backward", cross_backward_op{},

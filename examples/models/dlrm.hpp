@@ -101,11 +101,13 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
   [[nodiscard]] matrix_view<const float> logits(const pass& mine) const { return mine.top->output(); }
 
   [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
-                                float weight = 1) const {
+                                float share = 1) const {
     const index_t rows = batch.rows();
     const matrix_view<float> slope = room(mine.slope, rows, 1);
     const matrix_view<float> bottom_gradient = room(mine.bottom_gradient, rows, options_.width);
-    if (const status s = loss_gradient(on, logits(mine), batch.labels, weight, &control_.loss, slope); !s)
+    if (const status s =
+            loss_gradient(on, logits(mine), batch.labels, batch.weights, share, &control_.loss, slope);
+        !s)
       return s;
     if (const status s = stack_backward(on, top_, *mine.top, slope, deeprec::compute_input_gradient::yes); !s)
       return s;
@@ -206,8 +208,7 @@ inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_rea
                                g.write(top.pass));
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
-  const auto slope =
-      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
+  const auto slope = make.add_loss_gradient(model.control().loss, logits, in);
   const auto by_top = make.add(part::backward, "top backward", stack_backward_op{}, slope, crossed,
                                g.read(top.weights), g.write(top.pass));
   const auto gradients = make.add(part::backward, "interaction backward", interaction_backward_op{},

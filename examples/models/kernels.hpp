@@ -56,17 +56,19 @@ inline void add_logits(matrix_view<const float> many, matrix_view<const float> o
     sums(i, 0) = sum + one(i, 0);
   }
 }
+/// Weights of the samples, without rows: 1 each. The divisor is B whatever they are.
 [[nodiscard]] status loss_gradient(const step_context& on, matrix_view<const float> logits,
-                                   matrix_view<const float> labels, matrix_view<float> gradient);
-/// The same for a part of a batch, whose share of the loss is `weight`. The loss is added to `meter`, which
+                                   matrix_view<const float> labels, matrix_view<const float> weights,
+                                   matrix_view<float> gradient);
+/// The same for a part of a batch, which has this share of its samples. The loss is added to `meter`, which
 /// may be null.
 [[nodiscard]] inline status loss_gradient(const step_context& on, matrix_view<const float> logits,
-                                          matrix_view<const float> labels, float weight, loss_meter* meter,
-                                          matrix_view<float> gradient) {
-  if (meter != nullptr) meter->add(logits, labels);
-  const status s = loss_gradient(on, logits, labels, gradient);
-  if (weight != 1) {
-    for (index_t i = 0; i < gradient.extent(0); ++i) gradient(i, 0) *= weight;
+                                          matrix_view<const float> labels, matrix_view<const float> weights,
+                                          float share, loss_meter* meter, matrix_view<float> gradient) {
+  if (meter != nullptr) meter->add(logits, labels, weights);
+  const status s = loss_gradient(on, logits, labels, weights, gradient);
+  if (share != 1) {
+    for (index_t i = 0; i < gradient.extent(0); ++i) gradient(i, 0) *= share;
   }
   return s;
 }

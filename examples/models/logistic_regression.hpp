@@ -96,10 +96,12 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   [[nodiscard]] matrix_view<const float> logits(const pass& mine) const { return mine.logits; }
 
   [[nodiscard]] status backward(const step_context& on, pass& mine, const ctr_batch& batch, step& at,
-                                float weight = 1) const {
+                                float share = 1) const {
     const matrix_view<float> slope =
         tables_.is_by_slot() ? room(mine.slope_memory, batch.rows(), 1) : at.gradient;
-    if (const status s = loss_gradient(on, mine.logits, batch.labels, weight, &control_.loss, slope); !s)
+    if (const status s =
+            loss_gradient(on, mine.logits, batch.labels, batch.weights, share, &control_.loss, slope);
+        !s)
       return s;
     for (index_t i = 0; tables_.is_by_slot() && i < batch.rows(); ++i) {
       std::fill_n(at.gradient.row(i), columns_.slots(), slope(i, 0));
@@ -192,8 +194,7 @@ inline graph_step make_graph_step(logistic_regression& model, const ctr_tables& 
   const auto logits = make.add(part::forward, "add", add_op{}, sums, line);
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
-  const auto slope =
-      make.add(part::backward, "loss gradient", loss_gradient_op{&model.control().loss}, logits, in.labels);
+  const auto slope = make.add_loss_gradient(model.control().loss, logits, in);
   const auto by_linear = make.add(part::backward, "linear backward", stack_backward_end_op{}, slope, in.dense,
                                   g.read(linear.weights), g.write(linear.pass));
   make.add(part::update, "linear step", stack_step_op{model.stack_optimizer(), &model.control()}, by_linear,

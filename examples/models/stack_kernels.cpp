@@ -46,8 +46,9 @@ status factorize_backward(const step_context& on, matrix_view<const float> poole
   return evaluate(on, expr::assign(gradient, expr::in(gradient) + expr::in(other)));
 }
 status loss_gradient(const step_context& on, matrix_view<const float> logits, matrix_view<const float> labels,
-                     matrix_view<float> gradient) {
-  return logistic_loss_backward(on, logits, labels, gradient);
+                     matrix_view<const float> weights, matrix_view<float> gradient) {
+  if (weights.extent(0) == 0) return logistic_loss_backward(on, logits, labels, gradient);
+  return logistic_loss_backward(on, logits, labels, weights, gradient);
 }
 
 }  // namespace ctr

@@ -5,22 +5,32 @@
 #include <utility>
 
 #include <deeprec/core/matrix_view.hpp>
+#include <deeprec/core/status.hpp>
 #include <deeprec/dense/metrics/metrics.hpp>
 
 namespace ctr {
 
-/// The mean loss of the samples that were trained on, each with the weights before its step. Its bits do not
-/// depend on the order of the parts of a batch.
+/// Adds a batch to a metric. Weights without rows: 1 each.
+template <class Metric>
+[[nodiscard]] deeprec::status add_to(Metric& metric, deeprec::matrix_view<const float> logits,
+                                     deeprec::matrix_view<const float> labels,
+                                     deeprec::matrix_view<const float> weights) {
+  return weights.extent(0) == 0 ? metric.add(logits, labels) : metric.add(logits, labels, weights);
+}
+
+/// The mean loss of the samples that were trained on, each with the parameters before its step. Its bits do
+/// not depend on the order of the parts of a batch.
 ///
 /// @threads add, take: any; switch_on: before the first step
 class loss_meter {
  public:
   void switch_on() { is_on_ = true; }
-  void add(deeprec::matrix_view<const float> logits, deeprec::matrix_view<const float> labels) {
+  void add(deeprec::matrix_view<const float> logits, deeprec::matrix_view<const float> labels,
+           deeprec::matrix_view<const float> weights) {
     if (!is_on_) return;
     deeprec::log_loss part;
     // Labels beyond 0 and 1, or a logit of NaN: the step itself finds them.
-    if (!part.add(logits, labels)) return;
+    if (!add_to(part, logits, labels, weights)) return;
     const std::lock_guard lock(adding_);
     sum_.merge(part);
   }

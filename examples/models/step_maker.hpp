@@ -106,6 +106,8 @@ class step_maker : public step_maker_of<raw_rows> {
  public:
   /// The values that no weight has a part in.
   struct inputs {
+    deeprec::value<raw_rows> raw;
+    bool has_weights;
     deeprec::value<matrix> dense, labels;
     std::vector<deeprec::value<slot_rows>> rows;  // of each slot
     std::vector<deeprec::value<slot_keys>> keys;  // instead of rows: raw keys
@@ -115,7 +117,8 @@ class step_maker : public step_maker_of<raw_rows> {
     const deeprec::value<raw_rows> raw = add_source(std::move(read));
     const auto decoded = add(part::read, "decode", decode_op{}, raw);
     set_labels(decoded.template get<1>());
-    inputs made{decoded.template get<0>(), decoded.template get<1>(), {}, {}};
+    inputs made{raw, tables.columns.has_weights, decoded.template get<0>(), decoded.template get<1>(), {},
+                {}};
     const index_t integers = tables.columns.integers, tokens = tables.columns.tokens;
     const auto name = [&](const char* what, index_t slot) { return what + tables.columns.slot_name(slot); };
     if (tables.raw) {
@@ -141,6 +144,15 @@ class step_maker : public step_maker_of<raw_rows> {
           add(part::read, name("bucket ", integers + s), bucket, ids[static_cast<std::size_t>(s)]));
     }
     return made;
+  }
+  /// Adds the gradient of the loss, of rows with weights where the columns have them.
+  deeprec::value<matrix> add_loss_gradient(loss_meter& meter, deeprec::value<matrix> logits,
+                                           const inputs& in) {
+    if (!in.has_weights)
+      return add(part::backward, "loss gradient", loss_gradient_op{&meter}, logits, in.labels);
+    const deeprec::value<matrix> weights = add(part::read, "weights", row_weights_op{}, in.raw);
+    return add(part::backward, "loss gradient", weighted_loss_gradient_op{&meter}, logits, in.labels,
+               weights);
   }
   /// Adds the op that locates the rows of the slots in these tables, which a variable refers to.
   deeprec::value<located_rows> add_resolve(const std::string& name, const slot_tables& tables,

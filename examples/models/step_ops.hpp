@@ -1,6 +1,6 @@
 // The ops of a step as a graph, and the values that they pass on.
 //
-//   raw_rows ─┬─ decode ─────────> dense (B, 2 N), labels (B, 1)
+//   raw_rows ─┬─ decode ─────────> dense (B, 2 N), labels (B, 1)             weights (B, 1) beside them
 //             ├─ bucket x I ─────> slot_rows: rows of the slot's table      no table is read
 //             └─ hash x T ─> token_ids ─ bucket x T ─> slot_rows
 //
@@ -54,7 +54,8 @@ struct raw_rows {
   index_t rows = 0;
   std::vector<float> labels, numbers;  // (B), (B, N)
   ctr_columns has;
-  std::vector<std::int64_t> groups;        // where the batch has them
+  std::vector<float> weights;              // where the batch has them
+  std::vector<std::int64_t> groups;        // likewise
   std::vector<std::string> names;          // likewise
   std::vector<bag_of_tokens> bags;         // of each token column, where fields have any number of tokens
   std::vector<std::int64_t> fingerprints;  // (T, largest B)
@@ -62,6 +63,7 @@ struct raw_rows {
   void clear(index_t largest, const ctr_columns& columns) {
     rows = 0;
     if (!(has == columns)) has = columns;
+    weights.clear();
     groups.clear();
     names.clear();
     labels.resize(static_cast<std::size_t>(largest));
@@ -89,6 +91,7 @@ struct raw_rows {
     for (index_t s = 0; s < has.tokens && !has.has_bags(); ++s) {
       fingerprints[static_cast<std::size_t>(s * largest() + rows)] = from.feature(s).ids()[row];
     }
+    if (from.shape().extras.weights) weights.push_back(from.row_weights()[static_cast<std::size_t>(row)]);
     if (from.shape().extras.groups) groups.push_back(from.groups()[static_cast<std::size_t>(row)]);
     if (from.shape().extras.names) names.emplace_back(from.name(row));
     ++rows;
@@ -102,6 +105,10 @@ struct raw_rows {
       std::int64_t* const of = fingerprints.data() + (slot - has.integers) * largest();
       std::swap(of[one], of[other]);
     }
+  }
+  /// (rows, 1), or no rows: 1 each.
+  [[nodiscard]] matrix_view<const float> row_weights() const {
+    return {weights.data(), static_cast<index_t>(weights.size()), 1};
   }
   [[nodiscard]] index_t largest() const { return static_cast<index_t>(labels.size()); }
   /// @pre !has.has_bags()
@@ -118,7 +125,8 @@ struct raw_rows {
   }
   [[nodiscard]] index_t value_bytes() const {
     return rows * (static_cast<index_t>(sizeof(float)) * (1 + has.numbers) +
-                   static_cast<index_t>(sizeof(std::int64_t)) * has.tokens);
+                   static_cast<index_t>(sizeof(std::int64_t)) * has.tokens) +
+           static_cast<index_t>(sizeof(float) * weights.size());
   }
 };
 
@@ -227,6 +235,15 @@ struct decode_op {
       decode_numbers(in.has, in.numbers.data() + i * in.has.numbers, to.row(i));
     const matrix_view<float> clicks = labels.make(in.rows, 1);
     std::copy_n(in.labels.data(), in.rows, clicks.data_handle());
+  }
+};
+
+/// @pre the batch has weights
+struct row_weights_op {
+  static constexpr const char* kind = "weights";
+  using output = matrix;
+  void operator()(const raw_rows& in, matrix& weights) const {
+    std::copy_n(in.weights.data(), in.rows, weights.make(in.rows, 1).data_handle());
   }
 };
 
@@ -641,7 +658,19 @@ struct loss_gradient_op {
   using output = matrix;
   loss_meter* meter;
   status operator()(const step_call& call, const matrix& logits, const matrix& labels, matrix& out) const {
-    return loss_gradient(call.on, logits.view(), labels.view(), call.share, meter,
+    return loss_gradient(call.on, logits.view(), labels.view(), {}, call.share, meter,
+                         out.make(logits.rows(), 1));
+  }
+};
+/// The same where rows have weights.
+struct weighted_loss_gradient_op {
+  static constexpr const char* kind = "loss_gradient";
+  static constexpr bool sample_wise = true;
+  using output = matrix;
+  loss_meter* meter;
+  status operator()(const step_call& call, const matrix& logits, const matrix& labels, const matrix& weights,
+                    matrix& out) const {
+    return loss_gradient(call.on, logits.view(), labels.view(), weights.view(), call.share, meter,
                          out.make(logits.rows(), 1));
   }
 };

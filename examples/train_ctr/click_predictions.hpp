@@ -62,7 +62,7 @@ bool predict_rows(
 /// Adds to the figures, with the groups that the options name.
 inline void add_to(click_metrics& of, const options& o, matrix_view<const float> logits,
                    matrix_view<const float> labels, const raw_rows& rows) {
-  of.add(logits, labels,
+  of.add(logits, labels, rows.row_weights(),
          o.group > 0           ? rows.column(o.group - 1)
          : rows.groups.empty() ? nullptr
                                : rows.groups.data());
@@ -90,8 +90,8 @@ std::vector<slot_importance> importance_of(deeprec::executor_ref pool, Model& mo
             rows.swap_slot(slot, i - 1, j);
           }
         },
-        [&](matrix_view<const float> logits, matrix_view<const float> labels, const raw_rows&) {
-          shuffled.add(logits, labels).or_throw();
+        [&](matrix_view<const float> logits, matrix_view<const float> labels, const raw_rows& raw) {
+          add_to(shuffled, logits, labels, raw.row_weights()).or_throw();
         });
     if (whole) all.push_back({tables.columns.slot_name(slot), shuffled.value() - log_loss});
   }
@@ -198,7 +198,7 @@ score evaluate_file(thread_pool& pool, const options& o, const saved_model& save
       on_pool, loaded, *rows, true, interrupted,
       [&](matrix_view<const float> logits, matrix_view<const float> labels, const raw_rows& raw) {
         add_to(metrics, o, logits, labels, raw);
-        if (!o.report.empty()) result.predictions.add(logits, labels);
+        if (!o.report.empty()) result.predictions.add(logits, labels, raw.row_weights());
       });
   skipped = rows->skipped();
   result.set(metrics.read());

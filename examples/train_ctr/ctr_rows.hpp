@@ -11,12 +11,14 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <deeprec/core/hash.hpp>
 #include <deeprec/core/random.hpp>
 #include <deeprec/exec/executor_ref.hpp>
 
@@ -26,7 +28,8 @@
 
 namespace ctr {
 
-enum class row_use : unsigned char { train, valid, test };
+/// What a row is for; nothing: one of weight 0.
+enum class row_use : unsigned char { train, valid, test, nothing };
 
 class ctr_rows {
  public:
@@ -46,7 +49,7 @@ class ctr_rows {
     const ctr_columns& columns = source.columns();
     const index_t of_field = columns.has_bags() ? 4 : 1;  // tokens, and an offset for each field
     row_bytes_ = static_cast<index_t>(sizeof(std::int64_t)) * (of_field * columns.tokens + 1) +
-                 static_cast<index_t>(sizeof(float)) * (columns.numbers + 1) +
+                 static_cast<index_t>(sizeof(float)) * (columns.numbers + 1 + (columns.has_weights ? 1 : 0)) +
                  static_cast<index_t>(sizeof(std::uint32_t)) + 1;
   }
 
@@ -65,7 +68,7 @@ class ctr_rows {
       if (!read_chunk(*source_, chunk, chunk_rows)) break;
       bar.show(static_cast<double>(source_->bytes_read()));
       for (index_t r = 0; r < chunk.rows(); ++r) {
-        const row_use use = use_of(hash_of(chunk, r), hash_);
+        const row_use use = use_of(chunk, r, hash_of(chunk, r), hash_);
         ++counts_[static_cast<std::size_t>(use)];
         if (fits) uses_.push_back(use);
         each(std::as_const(chunk), r, use);
@@ -88,7 +91,7 @@ class ctr_rows {
     return true;
   }
 
-  [[nodiscard]] index_t rows() const { return counts_[0] + counts_[1] + counts_[2]; }
+  [[nodiscard]] index_t rows() const { return counts_[0] + counts_[1] + counts_[2] + counts_[3]; }
   [[nodiscard]] index_t rows(row_use use) const { return counts_[static_cast<std::size_t>(use)]; }
   /// Of all rows, whatever their order.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
@@ -100,8 +103,12 @@ class ctr_rows {
   friend class row_feed;
 
   [[nodiscard]] row_hash hashes() const { return {ids_, seed_}; }
-  row_use use_of(std::uint64_t hash, std::uint64_t& sum) const {
-    sum += hash;
+  row_use use_of(const sparse_batch& chunk, index_t row, std::uint64_t hash, std::uint64_t& sum) const {
+    const auto weights = chunk.row_weights();
+    const float weight = weights.empty() ? 1.0F : weights[static_cast<std::size_t>(row)];
+    // What a row is for does not depend on its weight, but for 0; the data is another with another weight.
+    sum += weight == 1 ? hash : deeprec::mix64(hash ^ std::bit_cast<std::uint32_t>(weight));
+    if (weight == 0) return row_use::nothing;
     const double place = static_cast<double>(hash >> 11) * 0x1p-53;
     if (place >= train_fraction_) return row_use::test;
     return place < fit_fraction_ ? row_use::train : row_use::valid;
@@ -118,7 +125,7 @@ class ctr_rows {
   std::uint64_t seed_;
   std::vector<index_t> ids_;  // of each token column, for hashes
   index_t row_bytes_ = 0;
-  std::array<index_t, 3> counts_{};  // by row_use
+  std::array<index_t, 4> counts_{};  // by row_use
   std::uint64_t hash_ = 0;
   bool is_kept_ = false;
   std::vector<sparse_batch> kept_;  // chunks of chunk_rows rows; the last one may have fewer
@@ -211,7 +218,7 @@ class row_feed {
       ended_ = true;
     } else {
       for (index_t r = 0; r < chunk.rows(); ++r) {
-        if (rows_->use_of(hash_of_(chunk, r), read_hash_) == use_) {
+        if (rows_->use_of(chunk, r, hash_of_(chunk, r), read_hash_) == use_) {
           ahead_.order.push_back(static_cast<std::uint32_t>(ahead_.rows + r));
         }
       }

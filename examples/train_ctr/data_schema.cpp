@@ -242,8 +242,10 @@ data_schema schema_of(const std::string& text, const std::string& where) {
         break;
       }
       case use_of::weight:
-        throw failure(at +
-                      ".use: weights of rows are read by csv_format but not for the models of train_ctr");
+        column.use = csv_use::weight;
+        if (in.has("missing")) column.missing = in.number("missing", 0);
+        made.columns.has_weights = true;
+        break;
       case use_of::group:
         column.use = csv_use::group;
         break;

@@ -3,7 +3,7 @@
 //
 //   {"header": true, "columns": [{"name": "click", "use": "label"}, {"name": "city", "use": "token"}, ...]}
 //
-// A saved model keeps its schema, so that predictions need nothing else. Not here: weights of rows.
+// A saved model keeps its schema, so that predictions need nothing else.
 #pragma once
 
 #include <string>

@@ -15,14 +15,16 @@
 #include <deeprec/dense/metrics/metrics.hpp>
 
 #include "models/ctr_data.hpp"
+#include "models/step_control.hpp"
 
 namespace ctr {
 
 inline constexpr double undefined = std::numeric_limits<double>::quiet_NaN();
 
-/// NaN: not defined, or not asked for.
+/// NaN: not defined, or not asked for. Where rows have weights, these count: those of the sums of log loss and
+/// calibration, the product of two of a pair of the AUC, and the sum of a group's.
 struct figures {
-  index_t rows = 0;
+  index_t rows = 0;  ///< without those of weight 0
   double auc = undefined;
   const char* no_auc = "";  ///< which one class there is; empty: both
   double log_loss = undefined;
@@ -39,16 +41,18 @@ inline void set_auc(figures& of, deeprec::auc& area) {
   of.no_auc = area.positives() == 0 ? "no clicks" : area.negatives() == 0 ? "clicks only" : "";
 }
 
-/// Of logits, with the groups of rows where there are any.
+/// Of logits, with the weights and the groups of rows where there are any.
 class click_metrics {
  public:
   void add(matrix_view<const float> logits, matrix_view<const float> labels,
-           const std::int64_t* groups = nullptr) {
-    area_.add(logits, labels).or_throw();
-    loss_.add(logits, labels).or_throw();
-    ratio_.add(logits, labels).or_throw();
+           matrix_view<const float> weights = {}, const std::int64_t* groups = nullptr) {
+    add_to(area_, logits, labels, weights).or_throw();
+    add_to(loss_, logits, labels, weights).or_throw();
+    add_to(ratio_, logits, labels, weights).or_throw();
     if (groups == nullptr) return;
-    by_group_.add(logits, labels, {groups, logits.extent(0)}).or_throw();
+    const deeprec::array_view<const std::int64_t> of(groups, logits.extent(0));
+    (weights.extent(0) == 0 ? by_group_.add(logits, labels, of) : by_group_.add(logits, labels, of, weights))
+        .or_throw();
   }
   [[nodiscard]] figures read() {
     figures found;

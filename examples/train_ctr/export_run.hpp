@@ -3,6 +3,7 @@
 //   train_dense.npy (R, 2 N), train_labels.npy (R, 1), train_rows.npy (R, S)   rows among those of all
 // tables, in
 //   test_dense.npy, ...                                                     the order of the first epoch
+//   train_weights.npy (R, 1), test_weights.npy   where rows have weights
 //   first_row.npy (S + 1, 1)      where each slot's table begins; the last: rows of all
 //   <part>.npy                the first weights: rows of a table, or a stack's parameters as one row
 //   sizes.json                sizes of the model and how it is trained
@@ -11,6 +12,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +35,8 @@ inline void export_rows(const std::filesystem::path& folder, const std::string& 
   npy_file<float> dense(folder / (name + "_dense.npy"), tables.columns.dense_width()),
       labels(folder / (name + "_labels.npy"), 1);
   npy_file<row_id> ids(folder / (name + "_rows.npy"), slots);
+  std::optional<npy_file<float>> weights;
+  if (tables.columns.has_weights) weights.emplace(folder / (name + "_weights.npy"), 1);
   row_feed feed(rows, use);
   feed.begin(reading, 0, 0);
   gathered_rows batch(ctr_rows::chunk_rows, id_order::by_row, tables.columns);
@@ -44,11 +48,13 @@ inline void export_rows(const std::filesystem::path& folder, const std::string& 
       dense.add(view.dense.row(i));
       labels.add(view.labels.row(i));
       ids.add(view.by_row.ids() + i * slots);
+      if (weights) weights->add(view.weights.row(i));
     }
   }
   dense.close();
   labels.close();
   ids.close();
+  if (weights) weights->close();
 }
 
 /// The weights as they are, without the state of optimizers.

@@ -217,7 +217,7 @@ score train_and_test(thread_pool& pool, ctr_input& input, const options& o,
         on_pool, model, *input.tables, feed, [] { return false; }, {},
         [&](matrix_view<const float> logits, matrix_view<const float> labels, const raw_rows& raw) {
           add_to(metrics, o, logits, labels, raw);
-          if (!o.report.empty()) result.predictions.add(logits, labels);
+          if (!o.report.empty()) result.predictions.add(logits, labels, raw.row_weights());
           if (o.export_to.empty()) return;
           for (index_t i = 0; i < logits.extent(0); ++i) exported.push_back(logits(i, 0));
         });

@@ -78,8 +78,8 @@ class by_ranks {
       model_->begin(batch.rows(), step_);
       model_->look_up(on_, batch, step_).or_throw();
       model_->forward(on_, pass_, batch, step_).or_throw();
-      area.add(model_->logits(pass_), batch.labels).or_throw();
-      loss.add(model_->logits(pass_), batch.labels).or_throw();
+      add_to(area, model_->logits(pass_), batch.labels, batch.weights).or_throw();
+      add_to(loss, model_->logits(pass_), batch.labels, batch.weights).or_throw();
     }
   }
 

@@ -119,14 +119,13 @@ std::string prediction_charts(const prediction_bins& of) {
       const prediction_bins::bin& bin = of.all()[static_cast<std::size_t>(b)];
       if (bin.rows() == 0) continue;
       above.add(bin);
-      line.points.emplace_back(static_cast<double>(above.others) / static_cast<double>(all.others),
-                               static_cast<double>(above.clicks) / static_cast<double>(all.clicks));
+      line.points.emplace_back(above.others / all.others, above.clicks / all.clicks);
     }
     roc.series = {line};
     made += line_chart(roc);
   }
   // Parts of about as many rows each.
-  constexpr index_t parts = 20;
+  const double part_rows = std::floor(all.rows() / 20);
   chart calibration{.title = "Calibration: clicks among rows of similar predictions",
                     .x = "mean prediction",
                     .y = "share of clicks",
@@ -135,9 +134,8 @@ std::string prediction_charts(const prediction_bins& of) {
   prediction_bins::bin part;
   for (std::size_t b = 0; b < of.all().size(); ++b) {
     part.add(of.all()[b]);
-    if (part.rows() == 0 || (part.rows() < all.rows() / parts && b + 1 < of.all().size())) continue;
-    const auto rows = static_cast<double>(part.rows());
-    line.points.emplace_back(part.predicted / rows, static_cast<double>(part.clicks) / rows);
+    if (part.rows() == 0 || (part.rows() < part_rows && b + 1 < of.all().size())) continue;
+    line.points.emplace_back(part.predicted / part.rows(), part.clicks / part.rows());
     part = {};
   }
   calibration.series = {line};
@@ -154,9 +152,7 @@ std::string prediction_charts(const prediction_bins& of) {
   for (int b = 0; b < bars; ++b) {
     const prediction_bins::bin& bar = by_probability[static_cast<std::size_t>(b)];
     names.push_back(short_number((b + 0.5) / bars));
-    const auto share = [](index_t of_bar, index_t rows) {
-      return rows == 0 ? 0 : static_cast<double>(of_bar) / static_cast<double>(rows);
-    };
+    const auto share = [](double of_bar, double rows) { return rows == 0 ? 0 : of_bar / rows; };
     histogram.series[0].points.emplace_back(b, share(bar.clicks, all.clicks));
     histogram.series[1].points.emplace_back(b, share(bar.others, all.others));
   }

@@ -207,7 +207,7 @@ class text_rows final : public row_source {
   std::optional<deeprec::result<reader>> reader_;  // refers to executor_
 };
 
-/// What a row source is read for; train: names of rows are not wanted.
+/// What a row source is read for: only predictions want names of rows, and they want no weights.
 enum class text_use : unsigned char { train, predict, evaluate };
 
 /// Rows of text, by the schema of the options or as Criteo's. Of those to predict the label may lack.
@@ -219,7 +219,7 @@ inline std::unique_ptr<row_source> text_rows_of(const options& o, const std::str
     deeprec::csv_format format = o.columns->format;
     format.labels = labels;
     for (deeprec::csv_column& column : format.columns) {
-      if (column.use == deeprec::csv_use::name && use != text_use::predict)
+      if (column.use == (use == text_use::predict ? deeprec::csv_use::weight : deeprec::csv_use::name))
         column.use = deeprec::csv_use::ignored;
     }
     return std::make_unique<text_rows<deeprec::csv_format>>(inputs, memory, std::move(format),

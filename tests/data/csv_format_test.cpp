@@ -441,6 +441,31 @@ TEST_CASE("csv: faults have line and column, and what to do") {
             "<text>:2:1: malformed text: the weight of a row is negative"));
 }
 
+TEST_CASE("csv: weights of rows, and what takes the place of a missing one") {
+  csv_format format{.columns = {csv_column::token("t", 9), csv_column::other("w", csv_use::weight)},
+                    .missing = {"NA"}};
+  const auto refused = [&](const std::string& weight, const std::string& why) {
+    CHECK(has(fault_of(format, "t,w\na,0\nb," + weight + "\n"), "<text>:3:3: malformed text: " + why));
+  };
+  for (const char* const absent : {"", "NA", "\"\""}) refused(absent, "the weight of a row is missing");
+  for (const char* const negative : {"-1", "-1e-30"}) refused(negative, "the weight of a row is negative");
+  for (const char* const no_number : {"nan", "inf", "-inf"}) refused(no_number, "not a finite number");
+  refused("1e39", "the number is too large");
+  refused("two", "not a number");
+  refused("1048577", "the weight of a row is above 2^20");
+  format.columns[1].missing = 2.5F;
+  sparse_batch batch;
+  REQUIRE(parse_text(format, "t,w\na,\nb,NA\nc,1048576\nd,0\ne,-0\nf,0.1\n", batch).or_throw().rows == 6);
+  const float expected[] = {2.5F, 2.5F, 0x1p20F, 0, 0, 0.1F};
+  for (std::size_t i = 0; i < 6; ++i) CHECK(batch.row_weights()[i] == expected[i]);
+  refused("nan", "not a finite number");
+  for (const float bad : {-1.0F, std::nanf(""), INFINITY, 0x1.1p20F}) {
+    format.columns[1].missing = bad;
+    CHECK(has(std::string(format.check().detail()), "the weight of a missing one must be in [0, 2^20]"));
+    CHECK(format.check().place().item == 1);
+  }
+}
+
 TEST_CASE("csv: what a schema must not be") {
   const auto refusal = [](const csv_format& format) {
     return std::string(format.check().ok() ? "" : format.check().detail());

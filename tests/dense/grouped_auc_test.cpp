@@ -150,6 +150,51 @@ TEST_CASE("grouped auc: the same bits however the rows are split, ordered and me
   }
 }
 
+TEST_CASE("grouped auc: with weights, by its definition, as rows repeated, and in any order") {
+  std::mt19937_64 random(deeprec_test::seed());
+  for (const int distinct : {0, 1, 20}) {
+    const index_t rows = 400;
+    const sample s(rows, 12, distinct, random);
+    matrix weights(rows, 1, 1), ones(rows, 1);
+    for (index_t i = 0; i < rows; ++i) {
+      weights(i, 0) = static_cast<float>(random() % 4);
+      ones(i, 0) = 1;
+    }
+    grouped_auc weighted, repeated, plain, of_ones, backwards, halved;
+    for (index_t i = 0; i < rows; ++i) {
+      const auto of = array_view<const std::int64_t>(s.groups).subview(i, 1);
+      for (float t = 0; t < weights(i, 0); ++t)
+        REQUIRE(repeated.add(s.scores.view().rows(i, 1), s.labels.view().rows(i, 1), of).ok());
+      const index_t k = rows - 1 - i;
+      const auto of_k = array_view<const std::int64_t>(s.groups).subview(k, 1);
+      REQUIRE(
+          backwards
+              .add(s.scores.view().rows(k, 1), s.labels.view().rows(k, 1), of_k, weights.view().rows(k, 1))
+              .ok());
+    }
+    REQUIRE(weighted.add(s.scores.view(), s.labels.view(), s.groups, weights.view()).ok());
+    CHECK(weighted.value() == doctest::Approx(repeated.value()).epsilon(1e-13));
+    CHECK(weighted.groups() == repeated.groups());
+    CHECK(weighted.groups_left_out() == repeated.groups_left_out());
+    CHECK(weighted.value() == backwards.value());
+    REQUIRE(plain.add(s.scores.view(), s.labels.view(), s.groups).ok());
+    REQUIRE(of_ones.add(s.scores.view(), s.labels.view(), s.groups, ones.view()).ok());
+    CHECK(of_ones.value() == plain.value());
+    CHECK(weighted.value() != plain.value());  // or the weights do nothing
+    // Sums of weights count, not their scale; and a merge keeps them.
+    for (index_t i = 0; i < rows; ++i) weights(i, 0) *= 0.5F;
+    REQUIRE(halved.add(s.scores.view(), s.labels.view(), s.groups, weights.view()).ok());
+    grouped_auc merged;
+    merged.merge(halved);
+    CHECK(merged.value() == doctest::Approx(weighted.value()).epsilon(1e-13));
+    const float bad[] = {-1};
+    CHECK(merged
+              .add(s.scores.view().rows(0, 1), s.labels.view().rows(0, 1),
+                   array_view<const std::int64_t>(s.groups).subview(0, 1), {bad, 1, 1})
+              .message() == "invalid value: metric: a weight must be in [0, 2^20]; row 0");
+  }
+}
+
 TEST_CASE("grouped auc: rows merged into themselves count twice, which changes no area") {
   std::mt19937_64 random(deeprec_test::seed());
   const sample s(200, 4, 3, random);

@@ -263,3 +263,77 @@ TEST_CASE("exact_sums: a metric of a user has the same bits however the rows are
   CHECK(parts[2].rows() == 3000);
   CHECK(parts[2].value() == whole.value());
 }
+
+TEST_CASE("auc: with weights a pair counts their product, whatever the order of rows") {
+  std::mt19937_64 random(deeprec_test::seed());
+  for (const index_t rows : {2, 3, 10, 100, 700}) {
+    for (const int distinct : {0, 1, 2, 20}) {
+      const sample s(rows, distinct, random);
+      matrix weights(rows, 1, 3), ones(rows, 1);
+      const float some[] = {0, 1, 0.125F, 3.7F, 1e-3F, 0x1p20F};
+      for (index_t i = 0; i < rows; ++i) {
+        ones(i, 0) = 1;
+        weights(i, 0) = some[random() % 6];
+      }
+      weights(0, 0) = 0.5F;
+      weights(rows - 1, 0) = 1;
+      double wins = 0, pairs = 0;
+      index_t positives = 0;
+      for (index_t i = 0; i < rows; ++i) {
+        positives += s.labels(i, 0) == 1 && weights(i, 0) > 0 ? 1 : 0;
+        for (index_t j = 0; j < rows; ++j) {
+          if (s.labels(i, 0) != 1 || s.labels(j, 0) != 0) continue;
+          const double pair = static_cast<double>(weights(i, 0)) * static_cast<double>(weights(j, 0));
+          pairs += pair;
+          wins += pair * (s.scores(i, 0) > s.scores(j, 0) ? 1 : s.scores(i, 0) == s.scores(j, 0) ? 0.5 : 0);
+        }
+      }
+      auc metric, of_ones;
+      REQUIRE(metric.add(s.scores.view(), s.labels.view(), weights.view()).ok());
+      CHECK(metric.value() == doctest::Approx(wins / pairs).epsilon(1e-13));
+      CHECK(metric.positives() == positives);
+      REQUIRE(of_ones.add(s.scores.view(), s.labels.view(), ones.view()).ok());
+      CHECK(of_ones.value() == area(s));
+      auc parts[3];
+      for (index_t i = rows - 1; i >= 0; --i) {
+        REQUIRE(parts[random() % 3]
+                    .add(s.scores.view().rows(i, 1), s.labels.view().rows(i, 1), weights.view().rows(i, 1))
+                    .ok());
+      }
+      parts[0].merge(parts[1]);
+      parts[0].merge(parts[2]);
+      CHECK(parts[0].value() == metric.value());
+    }
+  }
+}
+
+TEST_CASE("auc: a row of weight 3 is as three rows") {
+  std::mt19937_64 random(deeprec_test::seed());
+  const sample s(300, 7, random);
+  auc weighted, repeated;
+  for (index_t i = 0; i < 300; ++i) {
+    const float times[] = {static_cast<float>(random() % 4)};
+    const auto score = s.scores.view().rows(i, 1), label = s.labels.view().rows(i, 1);
+    REQUIRE(weighted.add(score, label, {times, 1, 1}).ok());
+    for (float t = 0; t < times[0]; ++t) REQUIRE(repeated.add(score, label).ok());
+  }
+  CHECK(weighted.value() == doctest::Approx(repeated.value()).epsilon(1e-14));
+}
+
+TEST_CASE("auc: bad weights are reported with their row, and weights of 0 leave a class absent") {
+  const float z[] = {1, 2, 3}, y[] = {1, 0, 0};
+  auc metric;
+  for (const float bad : {-1.0F, std::nanf(""), std::numeric_limits<float>::infinity(), 0x1.1p20F}) {
+    const float w[] = {1, bad, 1};
+    CHECK(metric.add({z, 3, 1}, {y, 3, 1}, {w, 3, 1}).message() ==
+          "invalid value: metric: a weight must be in [0, 2^20]; row 1");
+  }
+  const float two[] = {1, 1};
+  CHECK(metric.add({z, 3, 1}, {y, 3, 1}, {two, 2, 1}).code() == errc::shape_mismatch);
+  CHECK(metric.negatives() == 0);
+  const float w[] = {0, 1, 2};
+  REQUIRE(metric.add({z, 3, 1}, {y, 3, 1}, {w, 3, 1}).ok());
+  CHECK(metric.positives() == 0);
+  CHECK(metric.negatives() == 2);
+  CHECK(std::isnan(metric.value()));
+}

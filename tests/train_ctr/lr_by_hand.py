@@ -1,10 +1,12 @@
 """lr_by_hand.py FOLDER RESULT [NAME=VALUE...]: trains a logistic regression on the rows that train_ctr --export wrote, by the words
 of train_ctr --help and in double precision, and compares what RESULT, the file of --json, has of every pass and of the test.
 
-Rows are trained on in one order in all epochs, that of --window 1, and those that test validate as well.
+Rows are trained on in one order in all epochs, that of --window 1, and those that test validate as well. Where rows have weights w,
+a row's part of the gradient is w (p - y) / B, and the loss is the sum of w times the loss over the sum of w.
 """
 import json
 import math
+import os
 import struct
 import sys
 
@@ -27,8 +29,15 @@ def read_npy(name):
     return [values[i * columns:(i + 1) * columns] for i in range(rows)]
 
 
-train = list(zip(read_npy("train_dense"), read_npy("train_labels"), read_npy("train_rows")))
-test = list(zip(read_npy("test_dense"), read_npy("test_labels"), read_npy("test_rows")))
+def read_rows(name):
+    labels = read_npy(f"{name}_labels")
+    has = os.path.exists(f"{folder}/{name}_weights.npy")
+    counts = [w[0] for w in read_npy(f"{name}_weights")] if has else [1.0] * len(labels)
+    return list(zip(read_npy(f"{name}_dense"), labels, read_npy(f"{name}_rows"), counts))
+
+
+train, test = read_rows("train"), read_rows("test")
+wide = len(train[0][0])
 batch, epochs, patience, every = option("batch", 128), option("epochs", 1), option("patience", 0), option("every", 0)
 rate, row_rate, l2 = option("rate", 0.1), option("row_rate", 0.04), option("l2", 0.0)
 sgd, schedule, warm_up = option("optimizer", "adagrad") == "sgd", option("schedule", "constant"), option("warm_up", 0)
@@ -52,12 +61,12 @@ def scale(step):
     return 1
 
 
-weights, squares = [0.0] * 27, [0.0] * 27  # the last one is the bias
+weights, squares = [0.0] * (wide + 1), [0.0] * (wide + 1)  # the last one is the bias
 rows, row_squares = {}, {}
 
 
 def logit(dense, ids):
-    return sum(w * x for w, x in zip(weights, dense)) + weights[26] + sum(rows.get(i, 0.0) for i in ids)
+    return sum(w * x for w, x in zip(weights, dense)) + weights[wide] + sum(rows.get(i, 0.0) for i in ids)
 
 
 def probability(value):
@@ -65,22 +74,24 @@ def probability(value):
 
 
 def figures():
-    scored = sorted((logit(dense, ids), label[0]) for dense, label, ids in test)
-    clicks = sum(label for _, label in scored)
+    scored = sorted((logit(dense, ids), label[0], count) for dense, label, ids, count in test)
+    every = sum(count for *_, count in scored)
+    clicks = sum(label * count for _, label, count in scored)
     below = wins = i = 0
     while i < len(scored):
         j = i
         while j < len(scored) and scored[j][0] == scored[i][0]:
             j += 1
-        tied = sum(label for _, label in scored[i:j])
-        wins += tied * (below + (j - i - tied) / 2)
-        below += j - i - tied
+        tied = sum(label * count for _, label, count in scored[i:j])
+        others = sum((1 - label) * count for _, label, count in scored[i:j])
+        wins += tied * (below + others / 2)
+        below += others
         i = j
-    ps = [(probability(s), label) for s, label in scored]
+    ps = [(probability(s), label, count) for s, label, count in scored]
     return {
-        "auc": wins / (clicks * (len(scored) - clicks)),
-        "logloss": -sum(math.log(p if label else 1 - p) for p, label in ps) / len(ps),
-        "calibration": sum(p for p, _ in ps) / clicks,
+        "auc": wins / (clicks * (every - clicks)),
+        "logloss": -sum(count * math.log(p if label else 1 - p) for p, label, count in ps) / every,
+        "calibration": sum(count * p for p, _, count in ps) / clicks,
     }
 
 
@@ -98,7 +109,7 @@ best, since = None, 0
 
 def look():
     global best, since, losses
-    passes.append(dict(figures(), step=step, train_loss=sum(losses) / len(losses)))
+    passes.append(dict(figures(), step=step, train_loss=sum(l * w for l, w in losses) / sum(w for _, w in losses)))
     losses = []
     if best is None or passes[-1]["auc"] > best["auc"]:
         best, since = passes[-1], 0
@@ -112,18 +123,18 @@ def run():
     for _ in range(epochs):
         for first in range(0, len(train), batch):
             part = train[first:first + batch]
-            gradient, of_rows = [0.0] * 27, {}
-            for dense, label, ids in part:
+            gradient, of_rows = [0.0] * (wide + 1), {}
+            for dense, label, ids, count in part:
                 z = logit(dense, ids)
-                losses.append(math.log1p(math.exp(-z if label[0] else z)))
-                slope = (probability(z) - label[0]) / len(part)
-                for k in range(26):
+                losses.append((math.log1p(math.exp(-z if label[0] else z)), count))
+                slope = count * (probability(z) - label[0]) / len(part)
+                for k in range(wide):
                     gradient[k] += slope * dense[k]
-                gradient[26] += slope
+                gradient[wide] += slope
                 for i in ids:
                     of_rows[i] = of_rows.get(i, 0.0) + slope
             by = scale(step)
-            for k in range(27):
+            for k in range(wide + 1):
                 weights[k] = stepped(weights[k], gradient[k], squares, k, rate * by, 1e-8)
             for i, g in of_rows.items():
                 rows[i] = stepped(rows.get(i, 0.0), g, row_squares, i, row_rate * by, 1e-3)

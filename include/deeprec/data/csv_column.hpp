@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,7 +29,7 @@
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
-/// What a column is for. weight: of the row in a loss, at least 0; group: a row's query or user, the 64-bit
+/// What a column is for. weight: of the row in a loss, in [0, 2^20]; group: a row's query or user, the 64-bit
 /// hash of the text; name: text that goes with the row to its prediction.
 enum class csv_use : std::uint8_t { ignored, label, dense, token, weight, group, name };
 
@@ -103,6 +104,8 @@ class csv_vocabulary {
 };
 
 struct csv_column {
+  static constexpr float most_weight = 0x1p20F;  ///< as metrics take them
+
   std::string name{};  ///< of a file with a header; else for the reader of the code
   csv_use use = csv_use::ignored;
   index_t position = -1;  ///< of a file without a header, from 0; -1: the place in csv_format::columns
@@ -114,7 +117,8 @@ struct csv_column {
   csv_scale scale = csv_scale::none;
   float mean = 0, deviation = 1;
   std::vector<float> quantiles{};  ///< of the training rows, ascending: 0, 1/n ... 1
-  float missing = 0;               ///< the dense value of a missing one, as it is
+  std::optional<float>
+      missing{};  ///< the value of a missing field, as it is. None: 0, but a weight is a fault
 
   index_t rows = 0;                                    ///< of a token's table; 0: the id is the 64-bit hash
   std::shared_ptr<const csv_vocabulary> vocabulary{};  ///< in place of a hash
@@ -191,6 +195,8 @@ struct csv_column {
       if (!sorted || !(quantiles.back() - quantiles.front() < INFINITY))
         return {errc::unsupported, "csv_format: quantiles must be two numbers or more, in ascending order"};
     }
+    if (use == csv_use::weight && missing && !(*missing >= 0 && *missing <= most_weight))
+      return {errc::unsupported, "csv_format: the weight of a missing one must be in [0, 2^20]"};
     if (use == csv_use::token && rows < 0)
       return {errc::unsupported, "csv_format: rows of a table are negative. Fix: its size, or 0 for hashes"};
     if (use == csv_use::token && vocabulary != nullptr && rows > 0)

@@ -42,7 +42,7 @@ class csv_values {
     for (std::size_t f = 0; f < fields; ++f) {
       if (plan.column[f] < 0) continue;
       const csv_column& column = rules.columns[static_cast<std::size_t>(plan.column[f])];
-      missing_[f] = column.missing;
+      missing_[f] = column.missing.value_or(0.0F);
       if (column.use != csv_use::token) continue;
       const auto seed = static_cast<std::uint64_t>(plan.out[f]);
       token& of = tokens_[f] = {.hash_start = hash_start(seed), .rows = column.rows, .feature = plan.out[f]};
@@ -158,7 +158,7 @@ class csv_values {
       case csv_use::dense: {
         float& value = dense_[filled_ * shape_.dense_columns + out];
         if (is_missing(text)) {
-          value = column.missing;
+          value = missing_[f];
           return nullptr;
         }
         if (const char* const reason = parse_float(text, value)) return reason;
@@ -167,10 +167,8 @@ class csv_values {
       }
       case csv_use::token:
         return tokens_reason(column, f, text);
-      case csv_use::weight: {
-        if (const char* const reason = parse_float(text, weights_[filled_])) return reason;
-        return weights_[filled_] < 0 ? "the weight of a row is negative" : nullptr;
-      }
+      case csv_use::weight:
+        return weight_reason(column, text, weights_[filled_]);
       case csv_use::group:
         groups_[filled_] = static_cast<std::int64_t>(hash_bytes(text));
         return nullptr;
@@ -217,6 +215,15 @@ class csv_values {
       return "the label is neither 0 nor 1";
     if (column.rule == csv_label::at_least) label = label >= column.threshold ? 1.0F : 0.0F;
     return nullptr;
+  }
+  const char* weight_reason(const csv_column& column, std::string_view text, float& weight) const noexcept {
+    if (is_missing(text)) {
+      weight = column.missing.value_or(0.0F);
+      return column.missing ? nullptr : "the weight of a row is missing";
+    }
+    if (const char* const reason = parse_float(text, weight)) return reason;
+    if (weight < 0) return "the weight of a row is negative";
+    return weight > csv_column::most_weight ? "the weight of a row is above 2^20" : nullptr;
   }
   const char* tokens_reason(const csv_column& column, std::size_t f, std::string_view text) noexcept {
     if (column.separator == '\0') return token_reason(column, f, is_missing(text) ? "" : text);
