@@ -140,6 +140,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/layers/detail/normalize_rows.inl
     include/deeprec/dense/layers/detail/normalize_rows_kernels.hpp
     include/deeprec/dense/layers/dice.hpp
+    include/deeprec/dense/layers/dropout.hpp
     include/deeprec/dense/layers/linear.hpp
     include/deeprec/dense/layers/mlp.hpp
     include/deeprec/dense/layers/mlp_pass.hpp

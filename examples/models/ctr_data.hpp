@@ -149,9 +149,12 @@ struct ctr_tables {
     for (std::size_t i = 0; i < uses.size(); ++i)
       uses[i] = (bits[i / 64] >> i % 64 & 1) != 0 ? rare_below : 0;
   }
+  /// Requests what row_of reads.
+  void prefetch(index_t slot, std::int64_t id) const { __builtin_prefetch(uses.data() + first(slot) + 1 + id); }
   /// The row of a token in its slot's table.
   [[nodiscard]] index_t row_of(index_t slot, std::int64_t id) const {
-    return uses[static_cast<std::size_t>(first(slot) + 1 + id)] < rare_below ? 0 : 1 + id;
+    const bool is_known = uses[static_cast<std::size_t>(first(slot) + 1 + id)] >= rare_below;
+    return static_cast<index_t>(is_known) * (1 + id);  // a branch would be mispredicted often
   }
 };
 
@@ -263,12 +266,14 @@ struct ctr_batch {
   slot_ids by_slot;                    // of the S slots
   slot_bags by_row;                    // B bags of S ids each: rows among all
   matrix_view<const float> weights{};  // (B, 1), or no rows: 1 each
+  index_t first = 0;                   // of a part: the place of its first row
 
   [[nodiscard]] index_t rows() const { return dense.extent(0); }
   /// Some of the samples; `memory` holds their by_slot.
   [[nodiscard]] ctr_batch part(const deeprec::micro_chunk& chunk, slot_lists& memory) const {
     ctr_batch some{chunk.of(labels), chunk.of(dense), {}, {}};
     if (weights.extent(0) > 0) some.weights = chunk.of(weights);
+    some.first = chunk.first;
     if (by_slot.empty()) {
       some.by_row = chunk.of(by_row);
       return some;
@@ -281,14 +286,15 @@ struct ctr_batch {
 
 /// The dense values of a row: its numbers, and which of them are missing.
 inline void decode_numbers(const ctr_columns& columns, const float* numbers, float* dense) {
-  if (columns.numbers == 0) dense[0] = 0;
-  for (index_t n = 0; n < columns.numbers; ++n) {
+  const index_t all = columns.numbers, counts = columns.integers;
+  if (all == 0) dense[0] = 0;
+  const auto put = [&](index_t n, float value) {
     const bool missing = std::isnan(numbers[n]);
-    const float value =
-        n < columns.integers ? dense_scale * std::log1p(std::max(numbers[n], 0.0F)) : numbers[n];
     dense[n] = missing ? 0.0F : value;
-    dense[columns.numbers + n] = missing ? 1.0F : 0.0F;
-  }
+    dense[all + n] = missing ? 1.0F : 0.0F;
+  };
+  for (index_t n = 0; n < counts; ++n) put(n, dense_scale * std::log1p(std::max(numbers[n], 0.0F)));
+  for (index_t n = counts; n < all; ++n) put(n, numbers[n]);
 }
 
 /// Loads what a copy of this row will read: rows of a shuffled window lie anywhere, in as many arrays as it
@@ -365,14 +371,17 @@ class gathered_rows {
     const bool by_slot = order_ == id_order::by_slot;
     row_id* const to = ids_.data() + (by_slot ? i : i * columns_.slots());
     const index_t step = by_slot ? largest_ : 1;
-    const auto put = [&](index_t slot, index_t of_table) {
-      to[slot * step] = static_cast<row_id>(of_table + (by_slot ? 0 : tables.first(slot)));
-    };
-    for (index_t n = 0; n < integers; ++n) put(n, integer_bucket(numbers[n]));
-    for (index_t s = 0; s < tokens; ++s) {
-      const index_t slot = integers + s;
-      put(slot, tables.row_of(slot, id_of(from.feature(s).ids()[row], tables.ids(slot))));
+    const auto first = [&](index_t slot) { return by_slot ? 0 : tables.first(slot); };
+    for (index_t n = 0; n < integers; ++n)
+      to[n * step] = static_cast<row_id>(first(n) + integer_bucket(numbers[n]));
+    // How often tokens are used lies anywhere: all is requested before the first is looked at.
+    for (index_t slot = integers; slot < integers + tokens; ++slot) {
+      const index_t id = id_of(from.feature(slot - integers).ids()[row], tables.ids(slot));
+      tables.prefetch(slot, id);
+      to[slot * step] = static_cast<row_id>(id);
     }
+    for (index_t slot = integers; slot < integers + tokens; ++slot)
+      to[slot * step] = static_cast<row_id>(first(slot) + tables.row_of(slot, to[slot * step]));
   }
   [[nodiscard]] ctr_batch view() {
     ctr_batch batch{{labels_.data(), rows_, 1}, {dense_.data(), rows_, columns_.dense_width()}, {}, {}};

@@ -120,7 +120,7 @@ class dcn {
   }
   /// Calls use(name, pass) for each stack's part of a pass.
   template <class Use>
-  static void for_each_stack_pass(const pass& of, const Use& use) {
+  static void for_each_stack_pass(pass& of, const Use& use) {
     use("stack", of.stack);
   }
   template <class Use>
@@ -152,6 +152,7 @@ class dcn {
 /// @param model, tables  outlive the graph
 inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_reader read, graph_use use) {
   step_maker make;
+  const step_control* const training = use == graph_use::train ? &model.control() : nullptr;
   deeprec::step_graph& g = make.graph();
   const index_t width = model.options_.width;
   const auto rows = g.variable("rows", model.tables_);
@@ -165,7 +166,7 @@ inline graph_step make_graph_step(dcn& model, const ctr_tables& tables, row_read
       make.add(part::lookup, "lookup", lookup_beside_op{width}, in.dense, located, g.read(rows));
   const auto crossed = make.add(part::forward, "cross forward", cross_forward_op{}, input, g.read(cross),
                                 g.write(cross_local));
-  const auto logits = make.add(part::forward, "stack forward", stack_forward_op{}, crossed,
+  const auto logits = make.add(part::forward, "stack forward", stack_forward_op{training}, crossed,
                                g.read(stack.weights), g.write(stack.pass));
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();

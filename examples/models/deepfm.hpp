@@ -124,7 +124,7 @@ class deepfm {
   }
   /// Calls use(name, pass) for each stack's part of a pass.
   template <class Use>
-  static void for_each_stack_pass(const pass& of, const Use& use) {
+  static void for_each_stack_pass(pass& of, const Use& use) {
     use("stack", of.stack);
   }
   template <class Use>
@@ -162,6 +162,7 @@ class deepfm {
 /// @param model, tables  outlive the graph
 inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_reader read, graph_use use) {
   step_maker make;
+  const step_control* const training = use == graph_use::train ? &model.control() : nullptr;
   deeprec::step_graph& g = make.graph();
   const index_t width = model.options_.width;
   const auto wide = g.variable("wide rows", model.wide_), deep = g.variable("deep rows", model.deep_);
@@ -173,8 +174,8 @@ inline graph_step make_graph_step(deepfm& model, const ctr_tables& tables, row_r
   const auto weights = make.add(part::lookup, "wide lookup", lookup_op{1}, wide_located, g.read(wide));
   const auto input =
       make.add(part::lookup, "deep lookup", lookup_beside_op{width}, in.dense, deep_located, g.read(deep));
-  const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.read(stack.weights),
-                            g.write(stack.pass));
+  const auto out = make.add(part::forward, "stack forward", stack_forward_op{training}, input,
+                            g.read(stack.weights), g.write(stack.pass));
   const auto pairs =
       make.add(part::forward, "factorize forward",
                factorize_op{tables.columns.dense_width(), tables.columns.slots(), width}, input);

@@ -129,7 +129,7 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
   }
   /// Calls use(name, pass) for each stack's part of a pass.
   template <class Use>
-  static void for_each_stack_pass(const pass& of, const Use& use) {
+  static void for_each_stack_pass(pass& of, const Use& use) {
     use("bottom", *of.bottom);
     use("top", *of.top);
   }
@@ -192,6 +192,7 @@ class dlrm : public whole_passes<dlrm, dlrm_pass> {
 inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_reader read,
                                   graph_use use = graph_use::train) {
   step_maker make;
+  const step_control* const training = use == graph_use::train ? &model.control() : nullptr;
   deeprec::step_graph& g = make.graph();
   const auto rows = g.variable("rows", model.tables());
   const graph_stack bottom = make.add_stack("bottom", model.bottom()),
@@ -200,12 +201,12 @@ inline graph_step make_graph_step(dlrm& model, const ctr_tables& tables, row_rea
 
   const auto located = make.add_resolve("resolve", model.tables(), rows, in, use);
   const auto pooled = make.add(part::lookup, "lookup", lookup_op{model.width()}, located, g.read(rows));
-  const auto low = make.add(part::forward, "bottom forward", stack_forward_op{}, in.dense,
+  const auto low = make.add(part::forward, "bottom forward", stack_forward_op{training, 0}, in.dense,
                             g.read(bottom.weights), g.write(bottom.pass));
   const auto crossed =
       make.add(part::forward, "interaction", interaction_op{model.top().size(0)}, low, pooled);
-  const auto logits = make.add(part::forward, "top forward", stack_forward_op{}, crossed, g.read(top.weights),
-                               g.write(top.pass));
+  const auto logits = make.add(part::forward, "top forward", stack_forward_op{training, 1}, crossed,
+                               g.read(top.weights), g.write(top.pass));
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();
   const auto slope = make.add_loss_gradient(model.control().loss, logits, in);

@@ -28,6 +28,8 @@ using stack_type = deeprec::mlp<>;
 /// Of a stack with the activations and gradients of a pass; the stack is only read.
 [[nodiscard]] status stack_forward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
                                    matrix_view<const float> input);
+/// Of the next passes, until it is set anew.
+[[nodiscard]] status set_stack_dropout(deeprec::mlp_pass& pass, const deeprec::mlp_dropout& dropout);
 [[nodiscard]] status stack_backward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
                                     matrix_view<const float> gradient,
                                     deeprec::compute_input_gradient wanted);

@@ -117,7 +117,7 @@ class logistic_regression : public whole_passes<logistic_regression, lr_pass> {
   }
   /// Calls use(name, pass) for each stack's part of a pass.
   template <class Use>
-  static void for_each_stack_pass(const pass& of, const Use& use) {
+  static void for_each_stack_pass(pass& of, const Use& use) {
     use("linear", *of.linear);
   }
   /// Calls use(name, gradients, sum): those of a pass, and where a step expects their sum.

@@ -24,6 +24,19 @@ inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t
   return {memory.data(), rows, columns};
 }
 
+/// The forward pass of a training step, over samples of its batch from batch.first on. What it drops stays set
+/// in the pass.
+template <class Model>
+[[nodiscard]] status train_forward(const step_context& on, Model& model, typename Model::pass& mine,
+                                   const ctr_batch& batch, typename Model::step& at) {
+  int k = 0;
+  status set;
+  Model::for_each_stack_pass(mine, [&](const char*, deeprec::mlp_pass& stack) {
+    if (set.ok()) set = set_stack_dropout(stack, model.control().dropout_of(k++, batch.first));
+  });
+  return set.ok() ? model.forward(on, mine, batch, at) : set;
+}
+
 /// The passes of a model over whole batches, with the activations and gradients that are its stacks' own: a
 /// Model has forward, backward and logits with a pass, and for_each_stack.
 template <class Model, class Pass>
@@ -36,7 +49,7 @@ class whole_passes {
   }
   template <class Batch, class Step>
   [[nodiscard]] status forward(const step_context& on, const Batch& batch, Step& at) {
-    return self().forward(on, whole_, batch, at);
+    return train_forward(on, self(), whole_, batch, at);
   }
   template <class Batch, class Step>
   [[nodiscard]] status backward(const step_context& on, const Batch& batch, Step& at) {

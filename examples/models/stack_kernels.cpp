@@ -1,5 +1,6 @@
 #include <deeprec/dense/interactions/dot_interaction.hpp>
 #include <deeprec/dense/interactions/fm_interaction.hpp>
+#include <deeprec/dense/layers/dropout.hpp>
 #include <deeprec/dense/losses/logistic_loss.hpp>
 #include <deeprec/ops/expression.hpp>
 
@@ -10,6 +11,9 @@ namespace ctr {
 status stack_forward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
                      matrix_view<const float> input) {
   return stack.forward(on, pass, input);
+}
+status set_stack_dropout(deeprec::mlp_pass& pass, const deeprec::mlp_dropout& dropout) {
+  return set_dropout(pass, dropout);
 }
 status stack_backward(const step_context& on, const stack_type& stack, deeprec::mlp_pass& pass,
                       matrix_view<const float> gradient, deeprec::compute_input_gradient wanted) {

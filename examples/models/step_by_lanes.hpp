@@ -20,6 +20,7 @@
 
 #include "ctr_data.hpp"
 #include "kernels.hpp"
+#include "model.hpp"
 
 namespace ctr {
 
@@ -88,7 +89,7 @@ class step_by_lanes {
     some.batch = batch_->part(chunk, some.by_slot);
     some.step = whole_->part(chunk);
     if (const status s = model_->look_up_part(on, some.batch, some.step); !s) return s;
-    if (const status s = model_->forward(on, some.pass, some.batch, some.step); !s) return s;
+    if (const status s = train_forward(on, *model_, some.pass, some.batch, some.step); !s) return s;
     const double share = static_cast<double>(chunk.count) / static_cast<double>(batch_->rows());
     return model_->backward(on, some.pass, some.batch, some.step, static_cast<float>(share));
   }

@@ -1,11 +1,16 @@
-// What a training sets before a step of a model, and takes after it: the scales of its rates, and the loss.
+// What a training sets before a step of a model, and takes after it: the scales of its rates, what dropout
+// drops, and the loss.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <utility>
 
+#include <deeprec/core/dtypes.hpp>
+#include <deeprec/core/hash.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
+#include <deeprec/dense/layers/mlp_pass.hpp>
 #include <deeprec/dense/metrics/metrics.hpp>
 
 namespace ctr {
@@ -50,7 +55,17 @@ class loss_meter {
 /// once.
 struct step_control {
   float stack_scale = 1, row_scale = 1;  ///< of learning rates
+  float dropout = 0;                     ///< the rate, of hidden layers
+  std::uint64_t dropout_seed = 0;        ///< of a run
+  deeprec::index_t number = 0;           ///< of the step, from 0
   loss_meter loss;
+
+  /// What the pass of stack `k` of the model drops, over samples of the batch from `first` on.
+  [[nodiscard]] deeprec::mlp_dropout dropout_of(int k, deeprec::index_t first) const {
+    const std::uint64_t step = deeprec::mix64(dropout_seed + static_cast<std::uint64_t>(number));
+    return {
+        .rate = dropout, .seed = deeprec::mix64(step + static_cast<std::uint64_t>(k)), .first_row = first};
+  }
 };
 
 }  // namespace ctr

@@ -486,8 +486,14 @@ struct stack_forward_op {
   static constexpr const char* kind = "stack_forward";
   static constexpr bool sample_wise = true;
   using output = matrix;
+  const step_control* training = nullptr;  // null: nothing is dropped
+  int number = 0;                          // of the stack in its model
   status operator()(const step_call& call, const matrix& in, const stack_type& stack, deeprec::mlp_pass& pass,
                     matrix& out) const {
+    if (training != nullptr) {
+      const status set = set_stack_dropout(pass, training->dropout_of(number, call.first_sample));
+      if (!set) return set;
+    }
     const status s = stack_forward(call.on, stack, pass, in.view());
     out.refer(pass.output());
     return s;

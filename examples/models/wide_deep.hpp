@@ -145,7 +145,7 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
   }
   /// Calls use(name, pass) for each stack's part of a pass.
   template <class Use>
-  static void for_each_stack_pass(const pass& of, const Use& use) {
+  static void for_each_stack_pass(pass& of, const Use& use) {
     use("stack", *of.stack);
   }
   /// Calls use(name, gradients, sum): those of a pass, and where a step expects their sum.
@@ -213,6 +213,7 @@ class wide_deep : public whole_passes<wide_deep, wide_deep_pass> {
 inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, row_reader read,
                                   graph_use use = graph_use::train) {
   step_maker make;
+  const step_control* const training = use == graph_use::train ? &model.control() : nullptr;
   deeprec::step_graph& g = make.graph();
   const auto wide = g.variable("wide rows", model.wide()), deep = g.variable("deep rows", model.deep());
   const graph_stack stack = make.add_stack("stack", model.stack());
@@ -223,8 +224,8 @@ inline graph_step make_graph_step(wide_deep& model, const ctr_tables& tables, ro
   const auto weights = make.add(part::lookup, "wide lookup", lookup_op{1}, wide_located, g.read(wide));
   const auto input = make.add(part::lookup, "deep lookup", lookup_beside_op{model.width()}, in.dense,
                               deep_located, g.read(deep));
-  const auto out = make.add(part::forward, "stack forward", stack_forward_op{}, input, g.read(stack.weights),
-                            g.write(stack.pass));
+  const auto out = make.add(part::forward, "stack forward", stack_forward_op{training}, input,
+                            g.read(stack.weights), g.write(stack.pass));
   const auto logits = make.add(part::forward, "add", add_op{}, weights, out);
   make.set_logits(logits);
   if (use == graph_use::predict) return make.take();

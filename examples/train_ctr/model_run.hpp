@@ -57,6 +57,8 @@ score train_and_test(thread_pool& pool, ctr_input& input, const options& o,
   const typename Model::options how = options_of<Model>(o);
   std::optional<Model> made(std::in_place, on_pool, *input.tables, o.seed, how);
   Model& model = *made;
+  model.control().dropout = o.dropout;
+  model.control().dropout_seed = deeprec::mix64(o.seed);
   score result;
   result.name = Model::name;
   result.seed = o.seed;

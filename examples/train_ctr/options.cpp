@@ -446,6 +446,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     return wrong(text);
   }
   if (!o.bottom.empty() && !any({"dlrm"})) return wrong("--bottom needs --model dlrm");
+  if (o.dropout > 0 && !any({"dlrm", "wdl", "deepfm", "dcn"}))
+    return wrong("--dropout needs --model dlrm, wdl, deepfm or dcn");
   if (o.ranks && o.models.size() != 1) return wrong("--ranks is for one --model");
   if (o.cross_layers > 0 && !any({"dcn"})) return wrong("--cross-layers needs --model dcn");
   if (any({"deepfm", "dcn"})) {

@@ -46,7 +46,7 @@ struct options {
   std::vector<index_t> bottom, top;                // hidden layers; empty: the model's default
   float learning_rate = 0, row_learning_rate = 0;  // of stacks, of rows; 0: the model's defaults
   std::string optimizer = "adagrad";               // or "sgd", of rows and stacks
-  float l2 = 0;
+  float l2 = 0, dropout = 0;
   std::string schedule = "constant";  // or "step", "cosine", "smooth"
   index_t warm_up = 0, decay_every = 1000, decay_steps = 0;
   float decay = 0.5F, last_rate = 0;

@@ -71,6 +71,8 @@ class by_ranks {
   /// All ranks look at all rows, and have the same figures.
   void test(row_feed& feed, const ctr_tables& tables, deeprec::auc& area, deeprec::log_loss& loss) {
     gathered_rows rows(ctr_rows::chunk_rows, id_order::by_slot, tables.columns);
+    Model::for_each_stack_pass(
+        pass_, [](const char*, deeprec::mlp_pass& pass) { set_stack_dropout(pass, {}).or_throw(); });
     for (;;) {
       feed.gather(rows, ctr_rows::chunk_rows, tables);
       const ctr_batch batch = rows.view();
@@ -93,7 +95,7 @@ class by_ranks {
     watch.lap(part::lookup);
     status mine;
     if (count > 0) {
-      mine = model_->forward(on_, pass_, batch, step_);
+      mine = train_forward(on_, *model_, pass_, batch, step_);
       watch.lap(part::forward);
       const float share = static_cast<float>(count) / static_cast<float>(whole.rows());
       if (mine.ok()) mine = model_->backward(on_, pass_, batch, step_, share);

@@ -52,13 +52,16 @@ struct run_rates {
   const rate_schedule* schedule;
   index_t first = 0;
 
-  [[nodiscard]] float of(index_t step) const { return (*schedule)(first + step); }
+  [[nodiscard]] index_t number_of(index_t step) const { return first + step; }
+  [[nodiscard]] float of(index_t step) const { return (*schedule)(number_of(step)); }
 };
 
-/// Sets those of the next step of a model.
+/// Tells a model which step is the next one.
 template <class Model>
-void set_rates(Model& model, float scale) {
-  model.control().stack_scale = model.control().row_scale = scale;
+void begin_step(Model& model, const rate_schedule& rates, index_t number) {
+  step_control& control = model.control();
+  control.stack_scale = control.row_scale = rates(number);
+  control.number = number;
 }
 
 }  // namespace ctr

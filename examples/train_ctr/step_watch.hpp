@@ -37,14 +37,14 @@ class step_watch {
 
   /// Before the step behind `done` ones.
   void begin(index_t done) {
-    if (sets_rates_) set_rates(*model_, rates_(done));
+    if (sets_rates_) begin_step(*model_, rates_, done);
     last_ = done;
     if (journal_->wants_steps()) sums_ = layers();
   }
   /// Behind a step, the one of this number from 1.
   void stepped(index_t step, index_t epoch, index_t rows) {
     if (journal_->is_due(step)) tell(step, epoch, rows);
-    if (sets_rates_) set_rates(*model_, rates_(step));
+    if (sets_rates_) begin_step(*model_, rates_, step);
   }
   /// The mean loss since the last call; NaN: it is not taken.
   [[nodiscard]] double take_loss() {

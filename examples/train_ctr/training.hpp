@@ -257,6 +257,7 @@ deeprec::pipeline_statistics train_in_window(thread_pool& pool, row_feed& feed, 
     return computing.of([&]() -> status {
       slot_state& slot = at(step);
       model.control().stack_scale = rates.of(step.number);
+      model.control().number = rates.number_of(step.number);
       if (in_parts != nullptr) {
         in_parts->train(slot.batch, slot.step, watch);
         return {};
@@ -341,7 +342,7 @@ class by_hand<Model> {
                           [&, step = index_t{0}](const ctr_batch& batch) mutable {
                             watch.lap(part::read);
                             ++begun;
-                            set_rates(*model_, rates.of(step++));
+                            begin_step(*model_, *rates.schedule, rates.number_of(step++));
                             scratch_.begin(batch.rows());
                             model_->begin(batch.rows(), step_);
                             model_->admit(on_pool, batch, step_).or_throw();

@@ -16,6 +16,7 @@
 #include <deeprec/dense/layers/attention_options.hpp>
 #include <deeprec/dense/layers/attention_pool.hpp>
 #include <deeprec/dense/layers/dice.hpp>
+#include <deeprec/dense/layers/dropout.hpp>
 #include <deeprec/dense/layers/linear.hpp>
 #include <deeprec/dense/layers/mlp.hpp>
 #include <deeprec/dense/layers/mlp_pass.hpp>

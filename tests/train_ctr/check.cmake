@@ -1248,7 +1248,7 @@ elseif(CHECK STREQUAL "fusion")
     endforeach()
   endforeach()
   expect_error(2 "--fusion is not for din and dssm" --rows 100 --model din --fusion)
-elseif(CHECK MATCHES "^(rates|validation|validation_histories|warm_start)$")
+elseif(CHECK MATCHES "^(rates|dropout|validation|validation_histories|warm_start)$")
   include("${CMAKE_CURRENT_LIST_DIR}/training.cmake")
 elseif(CHECK STREQUAL "options")
   # docs/train_ctr_options.md is what the program has.

@@ -282,12 +282,16 @@ constexpr auto dice(const A& a, const Mean& mean, const Scale& scale, const Alph
 }
 
 /// Flags of element (i, j) that are false with the probability `rate`, in [0, 1): where
-/// rounding::stochastic{seed, 0}.word(i, j) < rate 2^32. The same on every ISA and for any number of threads.
+/// words.word(first_row + i, j) < rate 2^32. The same on every ISA and for any number of threads.
 ///
 /// @cost    O(1); evaluated, about ten instructions of a vector for each vector of elements
 /// @threads reentrant
 /// @error   none here; evaluate reports a rate out of range
-constexpr auto random_flags(std::uint64_t seed, float rate) { return random_leaf(seed, rate); }
+constexpr auto random_flags(rounding::stochastic words, float rate, index_t first_row = 0) {
+  return random_leaf(words, rate, first_row);
+}
+/// The same of rounding::stochastic{seed, 0}.
+constexpr auto random_flags(std::uint64_t seed, float rate) { return random_flags({seed, 0}, rate); }
 
 /// x times 1 / (1 - rate) where the flag is true, else 0; the factor is rounded to float.
 ///

@@ -8,7 +8,7 @@
 //
 // Weights, casts, gradients, activations and state are in the memory resource of the constructor; after the
 // first step with the largest batch only the casts of bf16 and TF32 are allocated again, after each step.
-// Products take their scratch from the context's resource. Not here: dropout, batch norm.
+// Products take their scratch from the context's resource. Not here: dropout (dropout.hpp), batch norm.
 #pragma once
 
 #include <cmath>
@@ -234,6 +234,9 @@ class mlp {
         });
       });
       if (!done) return done;
+      if (pass.dropping_ != nullptr && l + 1 < layers()) {
+        if (const status s = drop(ctx, pass.dropping_->forward, pass, l); !s) return s;
+      }
     }
     return {};
   }
@@ -287,6 +290,9 @@ class mlp {
                                          shape_.bias_in(pass.gradients_, l), dx, options);
       });
       if (!done) return done;
+      if (pass.dropping_ != nullptr && l > 0) {
+        if (const status s = drop(ctx, pass.dropping_->backward, pass, l - 1); !s) return s;
+      }
       dy = dx;
     }
     return {};
@@ -371,6 +377,12 @@ class mlp {
   }
   void forget_casts() noexcept {
     for (const auto& w : operands_) w->changed();
+  }
+  template <class E>
+  [[nodiscard]] static status drop(const context<E>& ctx, decltype(detail::dropout_calls::forward) call,
+                                   mlp_pass& pass, int layer) {
+    executor_ref on(*ctx.executor);
+    return call(detail::begun(context<executor_ref>(on, ctx)), pass, layer);
   }
   detail::mlp_shape shape_;
   mlp_output last_;

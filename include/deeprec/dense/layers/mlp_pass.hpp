@@ -6,10 +6,11 @@
 //   tower.forward(here, mine, x);                 reads the weights only: any number of passes at once
 //   tower.backward(here, mine, gradient);         mine.gradients(), mine.input_gradient()
 //
-// Not here: the arithmetic (mlp.hpp).
+// Not here: the arithmetic (mlp.hpp), dropout (dropout.hpp).
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <memory_resource>
 #include <new>
@@ -18,19 +19,37 @@
 #include <vector>
 
 #include <deeprec/core/config.hpp>
+#include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/matrix_view.hpp>
 #include <deeprec/core/status.hpp>
 #include <deeprec/dense/gemm/gemm_backend.hpp>
+#include <deeprec/exec/executor_ref.hpp>
 
 namespace deeprec { inline namespace DEEPREC_ABI {
 
 template <class Backends>
 class mlp;
 
+class mlp_pass;
+
 namespace detail {
 class mlp_state;
+struct hidden_dropout;
+
+/// What dropout does to the output of a hidden layer (B,O), and to the gradient of its input.
+struct dropout_calls {
+  status (*forward)(const context<executor_ref>& on, mlp_pass& pass, int layer);
+  status (*backward)(const context<executor_ref>& on, mlp_pass& pass, int layer);
+};
 }  // namespace detail
+
+/// What a pass drops of the outputs of hidden layers: set_dropout().
+struct mlp_dropout {
+  float rate = 0;          ///< the probability, in [0, 1)
+  std::uint64_t seed = 0;  ///< of a step and a stack
+  index_t first_row = 0;   ///< the place of the first row of the pass among those of the step
+};
 
 /// @threads one thread at a time; several passes of one stack on several threads, where their memory resource
 ///          allows it
@@ -87,6 +106,7 @@ class mlp_pass {
   template <class Backends>
   friend class mlp;
   friend class detail::mlp_state;
+  friend struct detail::hidden_dropout;
   using floats = std::pmr::vector<float>;
   template <class Floats>
   using view_of = matrix_view<std::conditional_t<std::is_const_v<Floats>, const float, float>>;
@@ -103,6 +123,8 @@ class mlp_pass {
         hidden_(other.hidden_),
         capacity_(other.capacity_),
         batch_(other.batch_),
+        dropout_(other.dropout_),
+        dropping_(other.dropping_),
         input_(other.input_),
         gradients_(other.gradients_, memory),
         activations_(other.activations_, memory),
@@ -162,6 +184,8 @@ class mlp_pass {
   gemm_storage hidden_;
   index_t capacity_ = 0;
   index_t batch_ = 0;
+  mlp_dropout dropout_;
+  const detail::dropout_calls* dropping_ = nullptr;  // null: nothing is dropped
   matrix_view<const float> input_;
   floats gradients_;
   floats activations_;

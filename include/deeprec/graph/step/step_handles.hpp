@@ -57,6 +57,7 @@ struct step_call {
   /// The part of the batch's samples that the op is called with: below 1 where a program cuts the step by
   /// samples (by_lanes). A gradient of a mean over the samples is multiplied by it.
   float share = 1;
+  index_t first_sample = 0;  ///< the place of the part's first sample among those of the batch
 };
 
 /// The types of an op's outputs: `using outputs = op_outputs<A, B>`.

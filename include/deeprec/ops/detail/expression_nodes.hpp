@@ -229,10 +229,10 @@ struct column_leaf : detail::leaf<Gives, 1, true> {
 
 /// True with the probability 1 - rate, by element position.
 struct random_leaf : detail::leaf<yields::flags, 1, true, true> {
-  constexpr random_leaf(std::uint64_t from_seed, float rate_of_false)
-      : seed(from_seed), rate(rate_of_false) {}
+  constexpr random_leaf(rounding::stochastic words, float rate_of_false, index_t row_of_first)
+      : random(words), rate(rate_of_false), first_row(row_of_first) {}
   DEEPREC_INLINE constexpr detail::random_flags at(index_t i) const {
-    return {{seed, 0}, static_cast<std::uint64_t>(i), drop_below(), -1, {}};
+    return {random, static_cast<std::uint64_t>(first_row + i), drop_below(), -1, {}};
   }
   constexpr void list(detail::operand*& to) const {
     *to++ = {detail::form::rate, detail::storage::flags, nullptr, 0, 0, 0, rate};
@@ -241,8 +241,9 @@ struct random_leaf : detail::leaf<yields::flags, 1, true, true> {
   DEEPREC_INLINE constexpr std::uint64_t drop_below() const {
     return static_cast<std::uint64_t>(static_cast<double>(rate) * 0x1p32);
   }
-  std::uint64_t seed;
+  rounding::stochastic random;
   float rate;
+  index_t first_row;
 };
 
 /// The factor of what dropout keeps: 1 / (1 - rate).

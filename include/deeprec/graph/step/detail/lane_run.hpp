@@ -109,7 +109,7 @@ class lane_run final : public step_runner {
     if (planned_resource* const scratch = shared_->scratch; scratch != nullptr)
       ctx.memory = &level == first_of_parts_ ? scratch->begin_part(chunk.lane) : scratch->lane(chunk.lane);
     const float share = chunk_of(samples_, chunk.chunks, chunk.number, loss_reduction::mean).weight;
-    const step_call call{ctx, whole_->step, share};
+    const step_call call{ctx, whole_->step, share, chunk.first};
     const call_in_flight guard(mine, call);
     if (const status s = keep(run_inline(ctx, level.plan, static_cast<step_cells*>(&mine))); !s) return s;
     make_room(level, mine);
