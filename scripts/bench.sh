@@ -178,6 +178,12 @@ make_peers_suite() {
     --train-ctr "$root/build/release/examples/train_ctr"
 }
 
+make_train_suite() {
+  configure release
+  build release train_ctr
+  write_program train python3 "$root/benchmarks/train/train_suite.py" --train-ctr "$root/build/release/examples/train_ctr"
+}
+
 make_frameworks_suite() {
   write_program frameworks "$(python_with torch || echo python3)" "$root/benchmarks/frameworks/torch_suite.py"
 }
@@ -194,13 +200,13 @@ make_frameworks_tf_suite() {
 make_suites() {
   build_known "${@/#/bench_}"
   local name
-  for name in tensorflow peers frameworks frameworks_tf header_cost; do
+  for name in tensorflow peers train frameworks frameworks_tf header_cost; do
     [[ " $* " != *" $name "* ]] || "make_${name}_suite"
   done
 }
 
 if [[ "$suite" != claims && "$suite" != reproduce ]]; then
-  case "$suite" in peers | frameworks | frameworks_tf | header_cost) make_suites "$suite" ;; *) build bench "bench_$suite" ;; esac
+  case "$suite" in peers | train | frameworks | frameworks_tf | header_cost) make_suites "$suite" ;; *) build bench "bench_$suite" ;; esac
   ((${#json} == 0)) || arguments+=("--benchmark_out=$json" --benchmark_out_format=json)
   exec "$bin/bench_$suite" "--benchmark_context=commit=$commit,dirty=$dirty" "${arguments[@]}"
 fi
