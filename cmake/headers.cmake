@@ -135,6 +135,7 @@ set(DEEPREC_HEADERS
     include/deeprec/dense/layers/detail/attention_kernels.hpp
     include/deeprec/dense/layers/detail/dice.inl
     include/deeprec/dense/layers/detail/dice_args.hpp
+    include/deeprec/dense/layers/detail/hidden_dropout.hpp
     include/deeprec/dense/layers/detail/mlp_shape.hpp
     include/deeprec/dense/layers/detail/mlp_state.hpp
     include/deeprec/dense/layers/detail/normalize_rows.inl

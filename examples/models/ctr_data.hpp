@@ -150,7 +150,9 @@ struct ctr_tables {
       uses[i] = (bits[i / 64] >> i % 64 & 1) != 0 ? rare_below : 0;
   }
   /// Requests what row_of reads.
-  void prefetch(index_t slot, std::int64_t id) const { __builtin_prefetch(uses.data() + first(slot) + 1 + id); }
+  void prefetch(index_t slot, std::int64_t id) const {
+    __builtin_prefetch(uses.data() + first(slot) + 1 + id);
+  }
   /// The row of a token in its slot's table.
   [[nodiscard]] index_t row_of(index_t slot, std::int64_t id) const {
     const bool is_known = uses[static_cast<std::size_t>(first(slot) + 1 + id)] >= rare_below;
@@ -288,13 +290,12 @@ struct ctr_batch {
 inline void decode_numbers(const ctr_columns& columns, const float* numbers, float* dense) {
   const index_t all = columns.numbers, counts = columns.integers;
   if (all == 0) dense[0] = 0;
-  const auto put = [&](index_t n, float value) {
-    const bool missing = std::isnan(numbers[n]);
-    dense[n] = missing ? 0.0F : value;
+  for (index_t n = 0; n < all; ++n) {
+    const float x = numbers[n];
+    const bool missing = std::isnan(x);
+    dense[n] = missing ? 0.0F : n < counts ? dense_scale * std::log1p(std::max(x, 0.0F)) : x;
     dense[all + n] = missing ? 1.0F : 0.0F;
-  };
-  for (index_t n = 0; n < counts; ++n) put(n, dense_scale * std::log1p(std::max(numbers[n], 0.0F)));
-  for (index_t n = counts; n < all; ++n) put(n, numbers[n]);
+  }
 }
 
 /// Loads what a copy of this row will read: rows of a shuffled window lie anywhere, in as many arrays as it

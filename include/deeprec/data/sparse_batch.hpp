@@ -83,7 +83,7 @@ class sparse_batch {
   /// @cost    O(1)
   /// @threads reentrant
   /// @error   none
-  [[nodiscard]] jagged_view<std::int64_t, std::int64_t> feature(index_t s) const {
+  [[nodiscard]] DEEPREC_INLINE jagged_view<std::int64_t, std::int64_t> feature(index_t s) const {
     DEEPREC_EXPECTS(0 <= s && s < shape_.features);
     const feature_arrays& one = features_[static_cast<std::size_t>(s)];
     const float* weights = shape_.weights == id_weights::present ? one.weights.data() : nullptr;

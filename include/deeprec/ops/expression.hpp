@@ -290,8 +290,6 @@ constexpr auto dice(const A& a, const Mean& mean, const Scale& scale, const Alph
 constexpr auto random_flags(rounding::stochastic words, float rate, index_t first_row = 0) {
   return random_leaf(words, rate, first_row);
 }
-/// The same of rounding::stochastic{seed, 0}.
-constexpr auto random_flags(std::uint64_t seed, float rate) { return random_flags({seed, 0}, rate); }
 
 /// x times 1 / (1 - rate) where the flag is true, else 0; the factor is rounded to float.
 ///
@@ -305,7 +303,7 @@ constexpr auto dropout(const A& a, const Keep& keep, float rate) {
 /// The same, for random flags: a gradient with the same seed and rate drops the same elements.
 template <NumberExpression A>
 constexpr auto dropout(const A& a, std::uint64_t seed, float rate) {
-  return dropout(a, random_flags(seed, rate), rate);
+  return dropout(a, random_flags({seed, 0}, rate), rate);
 }
 
 /// An output of evaluate, float, bf16 or f16, and the expression that it takes its elements from.
