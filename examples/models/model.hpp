@@ -24,8 +24,8 @@ inline matrix_view<float> room(std::vector<float>& memory, index_t rows, index_t
   return {memory.data(), rows, columns};
 }
 
-/// The forward pass of a training step, over samples of its batch from batch.first on. What it drops stays set
-/// in the pass.
+/// The forward pass of a training step, over samples of its batch from batch.first on. What it drops stays
+/// set in the pass.
 template <class Model>
 [[nodiscard]] status train_forward(const step_context& on, Model& model, typename Model::pass& mine,
                                    const ctr_batch& batch, typename Model::step& at) {
