@@ -3,6 +3,7 @@
 //   embedding_bag                       lookup
 //   embedding_bag_dense_gradient        update of zeroed rows by sgd with rate -1: row -= -1 * gradient
 //   embedding_bag_row_gradients         row_gradients: the rows that a batch used, each once
+//   embedding_bag_sparse_gradient       the same as one sparse tensor
 //   embedding_bag_sample_gradients      weight_gradients
 //
 // Derivatives of these derivatives, tangents and the transforms of torch.func are those of the same function
@@ -78,12 +79,50 @@ Tensor gradient_rows(const Tensor& gradient) {
   return with_rows(gradient.to(at::kFloat));
 }
 
+// --- The mark of a sparse gradient ---------------------------------------------------------------
+
+/// Marks `weight.grad` as coalesced where it is the one gradient that came: PyTorch drops the mark when it
+/// stores a gradient, and an optimizer would sort it again.
+class keeps_the_mark final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit keeps_the_mark(Tensor weight) : weight_(std::move(weight)) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override {
+    const Tensor& came = inputs[0];
+    Tensor& stored = weight_.mutable_grad();
+    if (came.defined() && stored.defined() && came.is_sparse() && stored.is_sparse() && came.is_coalesced() &&
+        stored._nnz() == came._nnz() && stored._indices().data_ptr() == came._indices().data_ptr()) {
+      stored._coalesced_(true);
+    }
+    return outputs;
+  }
+
+  /// On what stores the gradient of a leaf, once: where a graph has it, which keeps it and the hook.
+  static void add_to(const Tensor& weight) {
+    static std::mutex adding;
+    const auto stores = torch::autograd::impl::try_get_grad_accumulator(weight);
+    if (!stores) return;
+    const std::scoped_lock lock(adding);
+    const auto is_here = [](const auto& hook) {
+      return dynamic_cast<keeps_the_mark*>(hook.get()) != nullptr;
+    };
+    if (std::ranges::none_of(stores->post_hooks(), is_here)) {
+      stores->add_post_hook(std::make_unique<keeps_the_mark>(weight));
+    }
+  }
+
+ private:
+  Tensor weight_;
+};
+
 // --- CPU -----------------------------------------------------------------------------------------
 
 Tensor forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
-               const OptionalTensor& sample_weights, std::int64_t mode, std::int64_t padding, bool, bool,
-               bool includes_last) {
+               const OptionalTensor& sample_weights, std::int64_t mode, std::int64_t padding, bool sparse,
+               bool, bool includes_last) {
   check_matrix(weight, "weight");
+  if (sparse) keeps_the_mark::add_to(weight);  // here: a compiled graph calls no autograd kernel
   const bags_of bags(ids, offsets, sample_weights, includes_last);
   const Tensor table = with_rows(weight);
   Tensor out = at::empty({bags.bags(), weight.size(1)}, weight.options().memory_format(std::nullopt));
@@ -205,6 +244,16 @@ std::tuple<Tensor, Tensor> row_gradients(const Tensor& gradient, std::int64_t ro
   return {rows, values.to(gradient.scalar_type())};
 }
 
+/// The same as a tensor of `rows_of_table` rows.
+Tensor sparse_gradient(const Tensor& gradient, std::int64_t rows_of_table, const Tensor& ids,
+                       const OptionalTensor& offsets, const OptionalTensor& sample_weights, std::int64_t mode,
+                       std::int64_t padding, bool includes_last) {
+  const auto [rows, values] =
+      row_gradients(gradient, rows_of_table, ids, offsets, sample_weights, mode, padding, includes_last);
+  return at::_sparse_coo_tensor_unsafe(rows.unsqueeze(0), values, {rows_of_table, gradient.size(1)},
+                                       values.options().layout(at::kSparse), true);
+}
+
 Tensor sample_gradients(const Tensor& gradient, const Tensor& weight, const Tensor& ids,
                         const OptionalTensor& offsets, const Tensor& sample_weights, std::int64_t mode,
                         std::int64_t padding, bool includes_last) {
@@ -267,6 +316,17 @@ Tensor dense_gradient_shape(const Tensor& gradient, const OptionalTensor&, c10::
   check_dimensions(gradient, "gradient", 2);
   check_bags(ids, offsets, sample_weights, includes_last);
   return at::empty_symint({std::move(rows), gradient.sym_size(1)}, gradient.options());
+}
+/// As many rows as ids: the number of those that differ is not in a shape.
+Tensor sparse_gradient_shape(const Tensor& gradient, c10::SymInt rows, const Tensor& ids,
+                             const OptionalTensor& offsets, const OptionalTensor& sample_weights,
+                             std::int64_t, std::int64_t, bool includes_last) {
+  check_dimensions(gradient, "gradient", 2);
+  check_bags(ids, offsets, sample_weights, includes_last);
+  const c10::SymInt count = ids.sym_numel(), sizes[] = {std::move(rows), gradient.sym_size(1)};
+  return at::_sparse_coo_tensor_unsafe_symint(at::empty_symint({1, count}, ids.options().dtype(at::kLong)),
+                                              at::empty_symint({count, sizes[1]}, gradient.options()), sizes,
+                                              gradient.options().layout(at::kSparse), true);
 }
 Tensor sample_gradients_shape(const Tensor& gradient, const Tensor& weight, const Tensor& ids,
                               const OptionalTensor& offsets, const Tensor& sample_weights, std::int64_t,
@@ -359,9 +419,8 @@ Tensor call_forward(const Tensor& weight, const Tensor& ids, const OptionalTenso
 using dense_gradient_type = Tensor(const Tensor&, const OptionalTensor&, c10::SymInt, const Tensor&,
                                    const OptionalTensor&, const OptionalTensor&, std::int64_t, std::int64_t,
                                    bool, bool);
-using row_gradients_type = std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt, const Tensor&,
-                                                      const OptionalTensor&, const OptionalTensor&,
-                                                      std::int64_t, std::int64_t, bool);
+using sparse_gradient_type = Tensor(const Tensor&, c10::SymInt, const Tensor&, const OptionalTensor&,
+                                    const OptionalTensor&, std::int64_t, std::int64_t, bool);
 
 struct bag_function : torch::autograd::Function<bag_function> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& weight, const Tensor& ids,
@@ -397,6 +456,9 @@ struct bag_function : torch::autograd::Function<bag_function> {
     // An input that is absent has no number.
     const bool wants_samples = sample_weights && ctx->needs_input_grad(offsets ? 3 : 2);
 
+    // Nothing below needs a derivative then, and the kernels are called without a check for one.
+    std::optional<at::AutoDispatchBelowADInplaceOrView> below;
+    if (!at::GradMode::is_enabled()) below.emplace();
     Tensor of_weight, of_samples;
     if (at::GradMode::is_enabled() && !sparse) {  // create_graph=True
       // Where the rows are not read, the gradient is the same for any of them.
@@ -419,12 +481,9 @@ struct bag_function : torch::autograd::Function<bag_function> {
     }
     if (wants_weight) {
       if (sparse) {
-        static const auto called = op<row_gradients_type>("deeprec::embedding_bag_row_gradients");
-        const auto [rows, values] =
+        static const auto called = op<sparse_gradient_type>("deeprec::embedding_bag_sparse_gradient");
+        of_weight =
             called.call(gradient, rows_of_table, ids, offsets, sample_weights, mode, padding, includes_last);
-        const c10::SymInt sizes[] = {rows_of_table, gradient.sym_size(1)};
-        of_weight = at::_sparse_coo_tensor_unsafe_symint(rows.unsqueeze(0), values, sizes,
-                                                         values.options().layout(at::kSparse), true);
       } else {
         static const auto called = op<dense_gradient_type>("deeprec::embedding_bag_dense_gradient");
         of_weight = called.call(gradient, weight, rows_of_table, ids, offsets, sample_weights, mode, padding,
@@ -438,40 +497,6 @@ struct bag_function : torch::autograd::Function<bag_function> {
     }
     return {of_weight, Tensor(), Tensor(), of_samples, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
-};
-
-/// Marks `weight.grad` as coalesced where it is the one gradient that came: PyTorch drops the mark when it
-/// stores a gradient, and an optimizer would sort it again.
-class keeps_the_mark final : public torch::autograd::FunctionPostHook {
- public:
-  explicit keeps_the_mark(Tensor weight) : weight_(std::move(weight)) {}
-
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list& inputs) override {
-    const Tensor& came = inputs[0];
-    Tensor& stored = weight_.mutable_grad();
-    if (came.defined() && stored.defined() && came.is_sparse() && stored.is_sparse() && came.is_coalesced() &&
-        stored._nnz() == came._nnz() && stored._indices().data_ptr() == came._indices().data_ptr()) {
-      stored._coalesced_(true);
-    }
-    return outputs;
-  }
-
-  /// On what stores the gradient of a leaf, once.
-  static void add_to(const Tensor& weight) {
-    static std::mutex adding;
-    const auto stores = torch::autograd::impl::grad_accumulator(weight);
-    const std::scoped_lock lock(adding);
-    const auto is_here = [](const auto& hook) {
-      return dynamic_cast<keeps_the_mark*>(hook.get()) != nullptr;
-    };
-    if (std::ranges::none_of(stores->post_hooks(), is_here)) {
-      stores->add_post_hook(std::make_unique<keeps_the_mark>(weight));
-    }
-  }
-
- private:
-  Tensor weight_;
 };
 
 Tensor differentiable_forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
@@ -495,11 +520,8 @@ Tensor differentiable_forward(const Tensor& weight, const Tensor& ids, const Opt
     return call_forward(weight, ids, offsets, sample_weights, mode, padding, sparse, by_frequency,
                         includes_last);
   }
-  Tensor out = bag_function::apply(weight, ids, offsets, sample_weights, mode, padding, sparse, by_frequency,
-                                   includes_last);
-  // The graph keeps what stores the gradient, and so the hook.
-  if (sparse && weight.requires_grad() && weight.is_leaf()) keeps_the_mark::add_to(weight);
-  return out;
+  return bag_function::apply(weight, ids, offsets, sample_weights, mode, padding, sparse, by_frequency,
+                             includes_last);
 }
 
 }  // namespace
@@ -516,6 +538,9 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
       "embedding_bag_row_gradients(Tensor gradient, SymInt rows, Tensor ids, Tensor? offsets, "
       "Tensor? per_sample_weights, int mode, int padding_idx, bool include_last_offset) -> (Tensor, Tensor)");
   m.def(
+      "embedding_bag_sparse_gradient(Tensor gradient, SymInt rows, Tensor ids, Tensor? offsets, "
+      "Tensor? per_sample_weights, int mode, int padding_idx, bool include_last_offset) -> Tensor");
+  m.def(
       "embedding_bag_sample_gradients(Tensor gradient, Tensor weight, Tensor ids, Tensor? offsets, "
       "Tensor per_sample_weights, int mode, int padding_idx, bool include_last_offset) -> Tensor");
   m.def("empty_on_huge_pages(int rows, int width, ScalarType dtype) -> Tensor", empty_on_huge_pages);
@@ -525,11 +550,13 @@ TORCH_LIBRARY_IMPL(deeprec, CPU, m) {
   m.impl("embedding_bag", forward);
   m.impl("embedding_bag_dense_gradient", dense_gradient);
   m.impl("embedding_bag_row_gradients", row_gradients);
+  m.impl("embedding_bag_sparse_gradient", sparse_gradient);
   m.impl("embedding_bag_sample_gradients", sample_gradients);
 }
 TORCH_LIBRARY_IMPL(deeprec, Meta, m) {
   m.impl("embedding_bag", forward_shape);
   m.impl("embedding_bag_dense_gradient", dense_gradient_shape);
+  m.impl("embedding_bag_sparse_gradient", sparse_gradient_shape);
   m.impl("embedding_bag_sample_gradients", sample_gradients_shape);
 }
 TORCH_LIBRARY_IMPL(deeprec, FuncTorchBatched, m) { m.impl("embedding_bag", refuse_vmap); }
@@ -537,7 +564,8 @@ TORCH_LIBRARY_IMPL(deeprec, Autograd, m) {
   m.impl("embedding_bag", differentiable_forward);
   // A second derivative through these kernels (sparse gradients have them alone) is an exception, not 0.
   for (const char* name :
-       {"embedding_bag_dense_gradient", "embedding_bag_row_gradients", "embedding_bag_sample_gradients"}) {
+       {"embedding_bag_dense_gradient", "embedding_bag_row_gradients", "embedding_bag_sparse_gradient",
+        "embedding_bag_sample_gradients"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -44,13 +44,17 @@ def embedding_bag(
         raise ValueError("embedding_bag: sparse must be without scale_grad_by_freq")
     if per_sample_weights is not None and kind != 0:
         raise NotImplementedError(f"embedding_bag: per_sample_weights must be with mode sum (is {mode!r})")
-    for name, given in (("input", input), ("offsets", offsets), ("per_sample_weights", per_sample_weights)):
-        if given is not None and given.device != weight.device:
-            raise NotImplementedError(f"embedding_bag: {name} must be on the device of the weight, {weight.device} (is on {given.device})")
-    rows = weight.shape[0]
+    device = weight.device
+    if (
+        input.device != device
+        or (offsets is not None and offsets.device != device)
+        or (per_sample_weights is not None and per_sample_weights.device != device)
+    ):
+        _refuse_devices(device, input=input, offsets=offsets, per_sample_weights=per_sample_weights)
     if padding_idx is None:
         padding = -1
     else:
+        rows = weight.shape[0]
         padding = padding_idx if padding_idx >= 0 else padding_idx + rows
         if not 0 <= padding < rows:
             raise ValueError(f"embedding_bag: padding_idx must be within {rows} rows (is {padding_idx})")
@@ -60,6 +64,12 @@ def embedding_bag(
     return _embedding_bag(
         weight, input, offsets, per_sample_weights, kind, padding, sparse, scale_grad_by_freq, include_last_offset
     )
+
+
+def _refuse_devices(device: torch.device, **given: Tensor | None):
+    for name, tensor in given.items():
+        if tensor is not None and tensor.device != device:
+            raise NotImplementedError(f"embedding_bag: {name} must be on the device of the weight, {device} (is on {tensor.device})")
 
 
 class EmbeddingBag(nn.EmbeddingBag):
