@@ -291,7 +291,9 @@ def dlrm_trainer(export, form, rowwise=False, compiled=False):
     """(step of a batch, logits of batches, batches of a size) of a form of torch_models."""
     trainer = Trainer(export, form, rowwise)
     if compiled:
-        trainer.model.compile(dynamic=False)  # by inductor, for each size of a batch
+        # By inductor, for each size of a batch. Of the same code for all trainers: beyond the limit it would run as it stands.
+        torch._dynamo.config.cache_size_limit = 64
+        trainer.model.compile(dynamic=False)
     return (
         lambda batch: trainer.train([batch]),
         trainer.logits,

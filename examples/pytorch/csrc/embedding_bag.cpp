@@ -563,9 +563,8 @@ TORCH_LIBRARY_IMPL(deeprec, FuncTorchBatched, m) { m.impl("embedding_bag", refus
 TORCH_LIBRARY_IMPL(deeprec, Autograd, m) {
   m.impl("embedding_bag", differentiable_forward);
   // A second derivative through these kernels (sparse gradients have them alone) is an exception, not 0.
-  for (const char* name :
-       {"embedding_bag_dense_gradient", "embedding_bag_row_gradients", "embedding_bag_sparse_gradient",
-        "embedding_bag_sample_gradients"}) {
+  for (const char* name : {"embedding_bag_dense_gradient", "embedding_bag_row_gradients",
+                           "embedding_bag_sparse_gradient", "embedding_bag_sample_gradients"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }
