@@ -72,6 +72,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/locked_resource.hpp
     include/deeprec/data/detail/numbers.hpp
     include/deeprec/data/detail/parquet_file.hpp
+    include/deeprec/data/detail/parquet_rows.hpp
     include/deeprec/data/detail/row_ends.hpp
     include/deeprec/data/detail/source_chunks.hpp
     include/deeprec/data/detail/stream_lines.hpp

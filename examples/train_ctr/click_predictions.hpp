@@ -163,7 +163,7 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
                   const std::atomic<bool>& interrupted) {
   deeprec::executor_ref on_pool(pool);
   loaded_model<Model> loaded(on_pool, o, saved);
-  const std::unique_ptr<row_source> rows = text_rows_of(o, o.predict, usable_memory() / 4, text_use::predict);
+  const std::unique_ptr<row_source> rows = file_rows_of(o, o.predict, usable_memory() / 4, text_use::predict);
   const bool is_live = is_pipe(o.predict);
   if (is_live) rows->take_as_they_arrive();
   std::string names;
@@ -190,7 +190,7 @@ score evaluate_file(thread_pool& pool, const options& o, const saved_model& save
   deeprec::executor_ref on_pool(pool);
   loaded_model<Model> loaded(on_pool, o, saved);
   const std::unique_ptr<row_source> rows =
-      text_rows_of(o, o.evaluate, usable_memory() / 4, text_use::evaluate);
+      file_rows_of(o, o.evaluate, usable_memory() / 4, text_use::evaluate);
   click_metrics metrics;
   score result;
   result.name = Model::name;

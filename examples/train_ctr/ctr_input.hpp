@@ -65,7 +65,7 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
     made = rows.get();
     input.source = std::move(rows);
   } else {
-    input.source = text_rows_of(o, o.data, memory);
+    input.source = file_rows_of(o, o.data, memory);
   }
   if (o.has_raw_keys()) {
     input.tables.emplace(key_rules{.admit = o.admit, .ttl = o.ttl, .capacity = o.capacity},
@@ -89,7 +89,7 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
   input.skipped = input.source->skipped();
   const auto count = [&](const std::string& path, std::unique_ptr<row_source>& source,
                          std::optional<ctr_rows>& rows) {
-    source = text_rows_of(o, path, memory);
+    source = file_rows_of(o, path, memory);
     rows.emplace(*source, -1, memory, o.window, o.seed);
     rows->survey(pool, stop, [](const sparse_batch&, index_t, row_use) {});
     input.skipped.add(source->skipped());
@@ -102,7 +102,7 @@ void survey(deeprec::executor_ref pool, ctr_input& input, const options& o, cons
     if (o.data.empty()) {
       input.valid_source = make_synthetic(o);
     } else {
-      input.valid_source = text_rows_of(o, o.data, memory);
+      input.valid_source = file_rows_of(o, o.data, memory);
     }
   }
 }

@@ -21,8 +21,8 @@ namespace ctr {
 
 inline constexpr double undefined = std::numeric_limits<double>::quiet_NaN();
 
-/// NaN: not defined, or not asked for. Where rows have weights, these count: those of the sums of log loss and
-/// calibration, the product of two of a pair of the AUC, and the sum of a group's.
+/// NaN: not defined, or not asked for. Where rows have weights, sums and means are weighted by them, a pair
+/// of the AUC by the product of its two, and a group by the sum of its.
 struct figures {
   index_t rows = 0;  ///< without those of weight 0
   double auc = undefined;

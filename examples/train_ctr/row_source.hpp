@@ -1,5 +1,5 @@
 // Where rows come from, in one order, as often as they are needed: text, plain or compressed, in files or
-// pipes; synthetic.hpp has the other kind.
+// pipes, and Parquet (parquet_rows.hpp); synthetic.hpp has the other kind.
 //
 //   rewind() ── next(batch, 4096) ── next(batch, 4096) ── ... ── 0, the end
 //
@@ -28,6 +28,7 @@
 #include "models/ctr_data.hpp"
 #include "opened_text.hpp"
 #include "options.hpp"
+#include "parquet_rows.hpp"
 
 namespace ctr {
 
@@ -97,40 +98,84 @@ inline void check_header(const std::string& path, std::string_view head,
   }
 }
 
-/// Text, in files and pipes, one after the other; a pipe can be read once.
-template <class Format>
-class text_rows final : public row_source {
+/// What files of rows have in common, whatever their format.
+class file_rows : public row_source {
  public:
-  /// `inputs`: one a line, as files_of() has them; `memory`: bytes that the reader may take; `given`: the ids
-  /// of each column of tokens, 0 where --table-rows decides; `most_bad`: rows that may be left out.
-  text_rows(std::string inputs, index_t memory, Format format, ctr_columns columns,
+  /// `inputs`: one a line, as files_of() has them; `given`: the ids of each column of tokens, 0 where
+  /// --table-rows decides; `most_bad`: rows that may be left out.
+  file_rows(std::string inputs, const deeprec::batch_shape& shape, ctr_columns columns,
             std::vector<index_t> given, index_t most_bad)
       : name_(std::move(inputs)),
         files_(files_of(name_)),
         bytes_(bytes_of(files_)),
-        format_(std::move(format)),
+        shape_(shape),
         columns_(std::move(columns)),
         given_(std::move(given)),
         most_bad_(most_bad) {
-    if (most_bad > 0) options_.on_malformed = deeprec::malformed::drop;
-    // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
-    options_.chunks_in_flight = 8;
-    options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);
     std::replace(name_.begin(), name_.end(), '\n', ' ');
   }
   [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] bool is_rewindable() const override {
-    return std::none_of(files_.begin(), files_.end(), is_pipe);
-  }
-  void take_as_they_arrive() override { options_.batches = deeprec::stream_batches::arrived; }
   [[nodiscard]] const ctr_columns& columns() const override { return columns_; }
-  [[nodiscard]] deeprec::batch_shape shape() const override { return format_.shape(); }
+  [[nodiscard]] deeprec::batch_shape shape() const override { return shape_; }
   [[nodiscard]] std::vector<index_t> table_rows(std::optional<index_t> others) const override {
     std::vector<index_t> sizes = given_;
     std::replace(sizes.begin(), sizes.end(), index_t{0}, others.value_or(index_t{1} << 17));
     return sizes;
   }
   [[nodiscard]] index_t bytes() const override { return bytes_; }
+
+ protected:
+  [[nodiscard]] const std::vector<std::string>& files() const { return files_; }
+  [[nodiscard]] deeprec::malformed on_malformed() const {
+    return most_bad_ > 0 ? deeprec::malformed::drop : deeprec::malformed::fault;
+  }
+  /// Throws a failure where more rows were left out than may be.
+  void check(const skipped_rows& skipped) const {
+    if (skipped.count <= most_bad_) return;
+    throw failure(skipped.first.front() + ": the first of " + std::to_string(skipped.count) +
+                  " bad rows, or more (--skip-bad " + std::to_string(most_bad_) + ')');
+  }
+
+ private:
+  std::string name_;
+  std::vector<std::string> files_;
+  index_t bytes_;
+  deeprec::batch_shape shape_;
+  ctr_columns columns_;
+  std::vector<index_t> given_;
+  index_t most_bad_;
+};
+
+/// The number of a word of a vocabulary becomes a fingerprint that has it as its id.
+inline void spread_words(const deeprec::csv_format& format, const sparse_batch& rows) {
+  index_t feature = 0;
+  for (const deeprec::csv_column& column : format.columns) {
+    if (column.use != deeprec::csv_use::token) continue;
+    const auto bags = rows.feature(feature++);
+    if (column.vocabulary == nullptr) continue;
+    auto* const ids = const_cast<std::int64_t*>(bags.ids());  // they are those of `rows`
+    for (index_t k = 0; k < bags.id_count(); ++k) ids[k] = fingerprint_of(ids[k], column.vocabulary->rows());
+  }
+}
+
+/// Text, in files and pipes, one after the other; a pipe can be read once.
+template <class Format>
+class text_rows final : public file_rows {
+ public:
+  /// `memory`: bytes that the reader may take; the others as file_rows has them.
+  text_rows(std::string inputs, index_t memory, Format format, ctr_columns columns,
+            std::vector<index_t> given, index_t most_bad)
+      : file_rows(std::move(inputs), format.shape(), std::move(columns), std::move(given), most_bad),
+        format_(std::move(format)) {
+    options_.on_malformed = on_malformed();
+    // A chunk is text and its rows, about as many bytes again: all chunks take a quarter of the memory.
+    options_.chunks_in_flight = 8;
+    options_.chunk_bytes = std::clamp<index_t>(memory / 4 / 8 / 2, 1 << 13, 1 << 18);
+  }
+  [[nodiscard]] bool is_rewindable() const override {
+    return std::none_of(files().begin(), files().end(), is_pipe);
+  }
+  void take_as_they_arrive() override { options_.batches = deeprec::stream_batches::arrived; }
   [[nodiscard]] index_t bytes_read() const override { return reader_->value().bytes_read(); }
   [[nodiscard]] skipped_rows skipped() const override {
     skipped_rows made{.count = reader_->value().skipped_lines()};
@@ -142,17 +187,18 @@ class text_rows final : public row_source {
     reader_.reset();
     executor_ = executor;
     std::vector<deeprec::text_input> inputs;
-    for (std::size_t i = 0; i < files_.size(); ++i) {
-      auto text = std::make_unique<any_text>(files_[i]);
+    for (std::size_t i = 0; i < files().size(); ++i) {
+      const std::string& file = files()[i];
+      auto text = std::make_unique<any_text>(file);
       if (i == is_plain_.size()) {  // the first time
         open(*text);
         if constexpr (std::is_same_v<Format, deeprec::criteo_format>)
-          check_header(files_[i], text->head(), format_);
+          check_header(file, text->head(), format_);
         is_plain_.push_back(text->is_plain_file());
         if (!text->is_from_pipe()) text->close();
       }
       if (is_plain_[i]) text.reset();
-      inputs.push_back({files_[i], std::move(text)});
+      inputs.push_back({file, std::move(text)});
     }
     reader_.emplace(read_texts(executor_, format_, std::move(inputs), options_));
     if (!*reader_) throw failure(reader_->fault().message());
@@ -160,12 +206,8 @@ class text_rows final : public row_source {
   index_t next(sparse_batch& rows, index_t most) override {
     const auto got = reader_->value().next(rows, most);
     if (!got) throw failure(got.fault().message() + column_of(got.fault()));
-    if (const auto& is = reader_->value(); is.skipped_lines() > most_bad_) {
-      throw failure(is.first_skipped().front().message() + ": the first of " +
-                    std::to_string(is.skipped_lines()) + " bad rows, or more (--skip-bad " +
-                    std::to_string(most_bad_) + ')');
-    }
-    if constexpr (std::is_same_v<Format, deeprec::csv_format>) spread_words(rows);
+    if (reader_->value().skipped_lines() > 0) check(skipped());
+    if constexpr (std::is_same_v<Format, deeprec::csv_format>) spread_words(format_, rows);
     return got.value();
   }
 
@@ -180,27 +222,9 @@ class text_rows final : public row_source {
     }
     return {};
   }
-  /// The number of a word becomes a fingerprint that has it as its id.
-  void spread_words(sparse_batch& rows) const {
-    index_t feature = 0;
-    for (const deeprec::csv_column& column : format_.columns) {
-      if (column.use != deeprec::csv_use::token) continue;
-      const auto bags = rows.feature(feature++);
-      if (column.vocabulary == nullptr) continue;
-      auto* const ids = const_cast<std::int64_t*>(bags.ids());  // they are those of `rows`
-      for (index_t k = 0; k < bags.id_count(); ++k)
-        ids[k] = fingerprint_of(ids[k], column.vocabulary->rows());
-    }
-  }
 
-  std::string name_;
-  std::vector<std::string> files_;
-  index_t bytes_;
   std::vector<bool> is_plain_;  // of each file: it is text that is read in parallel
   Format format_;
-  ctr_columns columns_;
-  std::vector<index_t> given_;
-  index_t most_bad_;
   deeprec::reader_options options_;
   deeprec::inline_executor here_;
   deeprec::executor_ref executor_{here_};
@@ -210,11 +234,13 @@ class text_rows final : public row_source {
 /// What a row source is read for: only predictions want names of rows, and they want no weights.
 enum class text_use : unsigned char { train, predict, evaluate };
 
-/// Rows of text, by the schema of the options or as Criteo's. Of those to predict the label may lack.
-inline std::unique_ptr<row_source> text_rows_of(const options& o, const std::string& inputs, index_t memory,
+/// Rows of text or of Parquet, by the schema of the options or as Criteo's. Of those to predict the label may
+/// lack.
+inline std::unique_ptr<row_source> file_rows_of(const options& o, const std::string& inputs, index_t memory,
                                                 text_use use = text_use::train) {
   const auto labels =
       use == text_use::predict ? deeprec::label_column::by_fields : deeprec::label_column::present;
+  const bool is_parquet = any_is_parquet(inputs);
   if (o.columns != nullptr) {
     deeprec::csv_format format = o.columns->format;
     format.labels = labels;
@@ -222,9 +248,11 @@ inline std::unique_ptr<row_source> text_rows_of(const options& o, const std::str
       if (column.use == (use == text_use::predict ? deeprec::csv_use::weight : deeprec::csv_use::name))
         column.use = deeprec::csv_use::ignored;
     }
+    if (is_parquet) return parquet_rows_of(inputs, std::move(format), o.columns.get(), o.skip_bad);
     return std::make_unique<text_rows<deeprec::csv_format>>(inputs, memory, std::move(format),
                                                             o.columns->columns, o.columns->rows, o.skip_bad);
   }
+  if (is_parquet) return parquet_rows_of(inputs, {}, nullptr, 0);
   deeprec::criteo_format format;
   format.rows = deeprec::criteo_format::same_size(0);
   format.missing_dense = std::numeric_limits<float>::quiet_NaN();

@@ -1,5 +1,7 @@
 // Parquet files, which Arrow writes here, against the values that were written.
 #include <deeprec/core/hash.hpp>
+#include <deeprec/data/batch_reader.hpp>
+#include <deeprec/data/csv_format.hpp>
 #include <deeprec/data/parquet_reader.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/exec/inline_executor.hpp>
@@ -16,6 +18,9 @@
 
 #include <unistd.h>
 
+#include <bit>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -365,4 +370,196 @@ TEST_CASE("from_arrow: lists that Arrow exports are bags in its memory") {
   CHECK(ids == std::vector<std::int64_t>{3, 4});
   array.release(&array);
   schema.release(&schema);
+}
+
+namespace {
+
+// A row as text: everything that a batch has of it.
+std::string row_of(const sparse_batch& batch, index_t r) {
+  const auto at = static_cast<std::size_t>(r);
+  std::string text = std::to_string(batch.labels()[at]);
+  for (index_t d = 0; d < batch.dense().extent(1); ++d)
+    text += ' ' + std::to_string(std::bit_cast<std::uint32_t>(std::as_const(batch).dense()(r, d)));
+  for (index_t s = 0; s < batch.feature_count(); ++s) {
+    const auto bags = batch.feature(s);
+    text += " |";
+    for (auto k = bags.offsets()[r]; k < bags.offsets()[r + 1]; ++k)
+      text += ' ' + std::to_string(bags.ids()[k]);
+  }
+  if (!batch.row_weights().empty())
+    text += " w" + std::to_string(std::bit_cast<std::uint32_t>(batch.row_weights()[at]));
+  if (!batch.groups().empty()) text += " g" + std::to_string(batch.groups()[at]);
+  return text + " n" + std::string(batch.name(r));
+}
+template <class Reader>
+std::vector<std::string> all_rows(Reader& reader, index_t most) {
+  std::vector<std::string> rows;
+  sparse_batch batch;
+  while (reader.next(batch, most).or_throw() > 0) {
+    CHECK(batch.rows() <= most);
+    for (index_t r = 0; r < batch.rows(); ++r) rows.push_back(row_of(batch, r));
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("read_parquet: by a csv_format rows are those of the same table in text") {
+  const folder here;
+  const auto dense = [](const char* name, csv_scale scale) { return csv_column::dense(name, scale); };
+  const std::vector<std::string> words = {"red", "green"};
+  csv_column word = csv_column::token("word"), clicked = csv_column::label("clicked", csv_label::one_of),
+             price = dense("price", csv_scale::standard), weight = csv_column::other("w", csv_use::weight);
+  word.vocabulary = csv_vocabulary::of(words).or_throw();
+  clicked.positive = {"7"};
+  price.mean = 3;
+  price.missing = -2;
+  weight.missing = 0.5F;
+  const std::vector<csv_column> flat = {dense("count", csv_scale::log),
+                                        price,
+                                        clicked,
+                                        csv_column::token("city", 1000),
+                                        csv_column::token("page"),
+                                        word,
+                                        weight,
+                                        csv_column::other("user", csv_use::group),
+                                        csv_column::other("id", csv_use::name),
+                                        csv_column::other("unused", csv_use::ignored)};
+  std::vector<csv_column> with_lists = flat;
+  with_lists.push_back(csv_column::tokens("tags", '|', 50));
+  with_lists.push_back(csv_column::tokens("numbers", '|'));
+
+  std::mt19937_64 random(deeprec_test::seed() + 11);
+  using strings = std::vector<std::optional<std::string>>;
+  using longs = std::vector<std::optional<std::int64_t>>;
+  longs clicks, counts, pages, users;
+  std::vector<std::optional<double>> prices;
+  std::vector<std::optional<float>> weights;
+  strings cities, colours, ids;
+  std::vector<std::optional<std::vector<std::string>>> tags;
+  std::vector<std::optional<std::vector<std::int64_t>>> numbers;
+  std::string text = "numbers,tags,id,user,w,word,page,city,clicked,price,count\n";
+  const auto number = [](auto x) {
+    char digits[40];
+    return std::string(digits, std::to_chars(std::begin(digits), std::end(digits), x).ptr);
+  };
+  const auto or_empty = [&](const auto& v) { return v ? number(*v) : std::string(); };
+  for (int r = 0; r < 700; ++r) {
+    const auto absent = [&] { return random() % 6 == 0; };
+    clicks.emplace_back(random() % 3 == 0 ? 7 : 4);
+    counts.push_back(absent() ? std::nullopt : std::optional(static_cast<std::int64_t>(random() % 900) - 2));
+    pages.push_back(absent() ? std::nullopt : std::optional(static_cast<std::int64_t>(random())));
+    users.emplace_back(static_cast<std::int64_t>(random() % 20));
+    prices.push_back(absent() ? std::nullopt : std::optional(static_cast<double>(random() % 100000) / 777));
+    weights.push_back(absent() ? std::nullopt : std::optional(static_cast<float>(random() % 40) / 7));
+    cities.push_back(absent() ? std::nullopt : std::optional("New York, " + std::to_string(random() % 9)));
+    colours.push_back(std::vector<std::string>{"red", "green", "NA", "", "grey"}[random() % 5]);
+    ids.emplace_back("row " + std::to_string(r));
+    std::vector<std::string> some;
+    std::vector<std::int64_t> few;
+    std::string joined, added;
+    for (auto n = random() % 4; n > 0; --n) {
+      some.push_back("t" + std::to_string(random() % 30));
+      joined += (joined.empty() ? "" : "|") + some.back();
+    }
+    for (auto n = random() % 3; n > 0; --n) {
+      few.push_back(static_cast<std::int64_t>(random() % 100) - 50);
+      added += (added.empty() ? "" : "|") + std::to_string(few.back());
+    }
+    tags.push_back(some.empty() && absent() ? std::nullopt : std::optional(some));
+    numbers.emplace_back(few);
+    text += added + ',' + joined + ",\"" + *ids.back() + "\"," + number(*users.back()) + ',' +
+            or_empty(weights.back()) + ',' + *colours.back() + ',' + or_empty(pages.back()) + ",\"" +
+            cities.back().value_or("") + "\"," + number(*clicks.back()) + ',' + or_empty(prices.back()) +
+            ',' + or_empty(counts.back()) + '\n';
+  }
+  write(here.file("a"),
+        {{"clicked", array_of<arrow::Int64Builder>(clicks)},
+         {"count", array_of<arrow::Int64Builder>(counts)},
+         {"page", array_of<arrow::Int64Builder>(pages)},
+         {"user", array_of<arrow::Int64Builder>(users)},
+         {"price", array_of<arrow::DoubleBuilder>(prices)},
+         {"w", array_of<arrow::FloatBuilder>(weights)},
+         {"city", array_of<arrow::StringDictionaryBuilder>(cities)},
+         {"word", array_of<arrow::LargeStringBuilder>(colours)},
+         {"id", array_of<arrow::StringBuilder>(ids)},
+         {"tags", lists_of<arrow::StringBuilder>(tags)},
+         {"numbers", lists_of<arrow::Int64Builder>(numbers)}},
+        97);
+  thread_pool pool({.threads = 2});
+  for (const auto& columns : {flat, with_lists}) {
+    const csv_format format{.columns = columns, .missing = {"NA", "-1"}};
+    auto of_text = read_text(pool, format, text, {.chunk_bytes = 1 << 12}).or_throw();
+    const std::vector<std::string> expected = all_rows(of_text, 1000);
+    REQUIRE(expected.size() == 700);
+    for (const index_t most : {1, 50, 1000}) {
+      auto reader = read_parquet(pool, format, {here.file("a"), here.file("a")}).or_throw();
+      CHECK(reader.rows() == 1400);
+      std::vector<std::string> twice = expected;
+      twice.insert(twice.end(), expected.begin(), expected.end());
+      CHECK(all_rows(reader, most) == twice);
+      CHECK(reader.rows_read() == 1400);
+    }
+  }
+  // An element is one token, whatever it has within; an empty one is none, nor is one that is missing alone.
+  using lists = std::vector<std::optional<std::vector<std::string>>>;
+  write(here.file("b"), {{"y", array_of<arrow::Int64Builder>(longs{1, 0})},
+                         {"t", lists_of<arrow::StringBuilder>(lists{{{"a|b", "", "NA"}}, {{"NA"}}})}});
+  const csv_format one{.columns = {csv_column::label("y"), csv_column::tokens("t", '|')}, .missing = {"NA"}};
+  auto reader = read_parquet(pool, one, {here.file("b")}).or_throw();
+  sparse_batch batch;
+  REQUIRE(reader.next(batch, 9).or_throw() == 2);
+  REQUIRE(batch.feature(0).id_count() == 2);
+  CHECK(batch.feature(0).ids()[0] == static_cast<std::int64_t>(hash_bytes("a|b", 0)));
+  CHECK(batch.feature(0).ids()[1] == static_cast<std::int64_t>(hash_bytes("NA", 0)));
+  CHECK(batch.feature(0).offsets()[1] == 2);
+}
+
+TEST_CASE("read_parquet: by a csv_format bad rows are named or left out, and columns refused") {
+  const folder here;
+  using longs = std::vector<std::optional<std::int64_t>>;
+  using reals = std::vector<std::optional<double>>;
+  const auto y = array_of<arrow::Int64Builder>(longs{1, 0, 2, 1, std::nullopt, 0, 1});
+  const auto t = array_of<arrow::Int64Builder>(longs{1, 2, 3, 4, 5, 6, 7});
+  const auto w = array_of<arrow::DoubleBuilder>(reals{1, 2, 3, -4, 5, std::nan(""), 7});
+  write(here.file("a"), {{"y", y}, {"t", t}, {"w", w}}, 3);
+  csv_format format{.columns = {csv_column::label("y"), csv_column::token("t", 9),
+                                csv_column::other("w", csv_use::weight)}};
+  inline_executor one;
+  for (const bool bags : {false, true}) {
+    format.columns[1].separator = bags ? '|' : '\0';
+    sparse_batch batch;
+    auto reader = read_parquet(one, format, {here.file("a")}).or_throw();
+    CHECK(reader.next(batch, 9).or_throw() == 2);
+    CHECK(batch.row_weights()[1] == 2);
+    const auto bad = reader.next(batch, 9);
+    REQUIRE(!bad);
+    CHECK(has(bad.message(), here.file("a")));
+    CHECK(has(bad.message(), "the label is neither 0 nor 1 (row 2, column 'y')"));
+    CHECK(!reader.next(batch, 9));
+    auto left = read_parquet(one, format, {here.file("a"), here.file("a")}, {.on_malformed = malformed::drop})
+                    .or_throw();
+    index_t rows = 0;
+    while (left.next(batch, 2).or_throw() > 0) rows += batch.rows();
+    CHECK(rows == 6);
+    CHECK(left.skipped_rows() == 8);
+    REQUIRE(left.first_skipped().size() == 4);
+    CHECK(has(left.first_skipped()[1].message(), "the weight of a row is negative (row 3, column 'w')"));
+    CHECK(has(left.first_skipped()[2].message(), "a number is missing (row 4, column 'y')"));
+    CHECK(has(left.first_skipped()[3].message(), "not a finite number (row 5, column 'w')"));
+  }
+  const auto refused = [&](const csv_format& of) {
+    const auto made = read_parquet(one, of, {here.file("a")});
+    return made ? std::string("ok") : made.message();
+  };
+  CHECK(has(refused({.columns = {csv_column::label("z"), csv_column::token("t")}}),
+            "must have a column 'z' (has none)"));
+  CHECK(refused({.columns = {csv_column::label("z"), csv_column::token("t")},
+                 .labels = label_column::by_fields}) == "ok");
+  CHECK(has(refused({.columns = {csv_column::label("y"), csv_column::token("w")}}),
+            "'w' must be of integers or text (is double)"));
+  CHECK(has(refused({.columns = {csv_column::label("y"), csv_column::tokens("w", '|')}}),
+            "'w' must be of integers, text, or lists of them (is double)"));
+  CHECK(has(refused({.columns = {csv_column::token("t")}, .header = csv_header::absent}), "must have names"));
+  CHECK(has(refused({.columns = {csv_column::token("t"), csv_column::token("t")}}), "listed twice"));
 }

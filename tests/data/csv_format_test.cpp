@@ -445,7 +445,8 @@ TEST_CASE("csv: weights of rows, and what takes the place of a missing one") {
   csv_format format{.columns = {csv_column::token("t", 9), csv_column::other("w", csv_use::weight)},
                     .missing = {"NA"}};
   const auto refused = [&](const std::string& weight, const std::string& why) {
-    CHECK(has(fault_of(format, "t,w\na,0\nb," + weight + "\n"), "<text>:3:3: malformed text: " + why));
+    const std::string expected = "<text>:3:3: malformed text: " + why;
+    CHECK(has(fault_of(format, "t,w\na,0\nb," + weight + "\n"), expected.c_str()));
   };
   for (const char* const absent : {"", "NA", "\"\""}) refused(absent, "the weight of a row is missing");
   for (const char* const negative : {"-1", "-1e-30"}) refused(negative, "the weight of a row is negative");

@@ -10,10 +10,12 @@
 //   auto reader = read_parquet(pool, columns, {"day_0.parquet", "day_1.parquet"}).or_throw();
 //   while (reader.next(batch, 8192).or_throw() > 0) train(batch);
 //
+// With a csv_format in place of the columns, rows are those of a table in text with the same values: the same
+// labels, scales, vocabularies, missing values, weights, groups and names, bit for bit.
+//
 // Not here: views of Arrow's arrays without a copy (interop/arrow_bags.hpp), writing.
 #pragma once
 
-#include <arrow/array.h>
 #include <arrow/table.h>
 #include <arrow/type.h>
 
@@ -32,8 +34,10 @@
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/core/result.hpp>
+#include <deeprec/data/csv_format.hpp>
 #include <deeprec/data/detail/arrow_columns.hpp>
 #include <deeprec/data/detail/parquet_file.hpp>
+#include <deeprec/data/detail/parquet_rows.hpp>
 #include <deeprec/data/sparse_batch.hpp>
 #include <deeprec/data/text_format.hpp>
 #include <deeprec/support/verb.hpp>
@@ -62,6 +66,7 @@ struct parquet_columns {
 };
 
 struct parquet_options {
+  malformed on_malformed = malformed::fault;  ///< of a csv_format's rules
   /// Row groups read at a time, whose columns are in memory as Arrow's. 0: one for each thread of the
   /// executor.
   int groups_in_flight = 0;
@@ -71,15 +76,15 @@ struct parquet_options {
 ///
 /// @space   columns take memory from Arrow's pool
 /// @threads one caller at a time; next() runs on the executor
-template <class Executor>
+template <class Executor, class Rows = detail::rows_of_types<parquet_columns>>
 class parquet_reader {
  public:
-  parquet_reader(const context<Executor>& ctx, parquet_columns columns, const batch_shape& shape,
-                 std::vector<detail::parquet_file> files, const parquet_options& options)
+  parquet_reader(const context<Executor>& ctx, Rows rows_of, std::vector<detail::parquet_file> files,
+                 const parquet_options& options)
       : context_(ctx),
-        columns_(std::move(columns)),
-        shape_(shape),
+        rows_of_(std::move(rows_of)),
         files_(std::move(files)),
+        options_(options),
         groups_(static_cast<std::size_t>(options.groups_in_flight > 0 ? options.groups_in_flight
                                                                       : ctx.executor->concurrency())) {
     for (const detail::parquet_file& file : files_) rows_ += file.rows();
@@ -102,7 +107,7 @@ class parquet_reader {
     if (!call) return call.stopped();
     if (max_rows <= 0) return status(errc::shape_mismatch, "next: max_rows must be positive");
     const status s = detail::or_out_of_memory([&] {
-      batch.reshape(shape_);
+      batch.reshape(rows_of_.shape());
       return fill(batch, max_rows);
     });
     if (!s && batch.rows() == 0) return s;  // rows that were copied are delivered before
@@ -115,7 +120,10 @@ class parquet_reader {
   [[nodiscard]] index_t rows() const noexcept { return rows_; }
   /// Rows delivered so far.
   [[nodiscard]] index_t rows_read() const noexcept { return rows_read_; }
-  [[nodiscard]] const batch_shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] const batch_shape& shape() const noexcept { return rows_of_.shape(); }
+  /// Bad rows that were left out so far, and the first 4 of them, with file, row and column.
+  [[nodiscard]] index_t skipped_rows() const noexcept { return skipped_; }
+  [[nodiscard]] std::span<const fault> first_skipped() const noexcept { return first_skipped_; }
 
  private:
   // A row group in memory.
@@ -181,75 +189,36 @@ class parquet_reader {
 
   // The next `count` rows of a group, or those before a bad one.
   status convert(loaded_group& group, index_t count, sparse_batch& batch) {
-    if (const status s = batch.reserve_rows(count); !s) return s;
-    const auto array_of = [&](const std::string& name) -> const ::arrow::Array& {
-      return *group.table->GetColumnByName(name)->chunk(0);
+    const std::string& path = files_[group.file].path();
+    const auto fault_of = [&](const detail::rows_end& bad) {
+      return rows_of_.fault_of(bad, group.first_row + group.used + bad.rows, path);
     };
-    const std::size_t features = columns_.features.size();
-    bags_.resize(features);
-    for (std::size_t f = 0; f < features && shape_.bags == bag_size::any; ++f) {
-      const index_t ids = detail::ids_in(array_of(columns_.features[f].column), group.used, count);
-      if (const status s = batch.next_bags(static_cast<index_t>(f), ids, bags_[f]); !s) return s;
-    }
-    // The label, dense columns, features.
-    ends_.assign(1 + columns_.dense.size() + features, {count, nullptr});
-    const auto convert_column = [&](std::size_t piece) {
-      if (piece == 0) {
-        if (columns_.label.empty())
-          std::fill_n(batch.next_label(), count, 0.0F);
-        else
-          ends_[0] = detail::copy_numbers(array_of(columns_.label), group.used, count, batch.next_label(), 1,
-                                          nullptr);
-      } else if (piece <= columns_.dense.size()) {
-        const std::size_t d = piece - 1;
-        detail::copy_numbers(array_of(columns_.dense[d]), group.used, count, batch.next_dense() + d,
-                             shape_.dense_columns, &columns_.missing);
-      } else {
-        const std::size_t f = piece - 1 - columns_.dense.size();
-        const parquet_feature& feature = columns_.features[f];
-        const auto number = static_cast<index_t>(f);
-        const ::arrow::Array& values = array_of(feature.column);
-        const detail::id_maker ids(number, feature.use, feature.rows, columns_.bucket);
-        ends_[piece] = shape_.bags == bag_size::one
-                           ? ids.make(values, group.used, count, batch.next_id(number))
-                           : detail::make_bags(ids, values,
-                                               feature.weights.empty() ? nullptr : &array_of(feature.weights),
-                                               group.used, count, bags_[f]);
-      }
+    const auto skips = [&](const detail::rows_end& bad) {
+      if (options_.on_malformed != malformed::drop) return false;
+      if (skipped_++ < 4) first_skipped_.push_back(fault_of(bad));
+      return true;
     };
-    const auto pieces = static_cast<index_t>(ends_.size());
-    // The rows of a small batch are not worth waking a thread for.
-    const index_t grain = count < 512 ? pieces : (std::max)(index_t{1}, pieces / 16);
-    context_.executor->parallel_for(pieces, grain, [&](index_t begin, index_t end, int) {
-      for (index_t p = begin; p < end; ++p) convert_column(static_cast<std::size_t>(p));
-    });
-    const auto first_bad = std::min_element(ends_.begin(), ends_.end(),
-                                            [](const auto& a, const auto& b) { return a.rows < b.rows; });
-    batch.commit_columns(first_bad->rows);
-    group.used += first_bad->rows;
-    if (first_bad->reason == nullptr) return {};
-    fault_place place{};
-    const auto column = static_cast<index_t>(first_bad - ends_.begin()) - 1 - shape_.dense_columns;
-    place.table = column < 0 ? -1 : column;
-    place.row = group.first_row + group.used;
-    group.end.emplace(status(errc::invalid_value, first_bad->reason, place).in_operation("next"),
-                      files_[group.file].path());
-    return {};
+    detail::rows_end end;
+    const status done =
+        rows_of_.convert(*context_.executor, *group.table, group.used, count, batch, end, skips);
+    if (end.reason != nullptr) group.end = fault_of(end);
+    group.used += end.rows;  // some, too, where memory was refused
+    return done;
   }
 
   context<Executor> context_;
-  parquet_columns columns_;
-  batch_shape shape_;
+  Rows rows_of_;
   std::vector<detail::parquet_file> files_;
+  parquet_options options_;
   std::vector<loaded_group> groups_;
-  std::vector<sparse_batch::bag_column> bags_;
-  std::vector<detail::column_end> ends_;
   std::optional<fault> fault_;
   std::size_t head_ = 0, filled_ = 0;  // of groups_
   std::size_t file_ = 0;               // the next row group
   int group_ = 0;
   index_t first_row_ = 0;
   index_t rows_ = 0, rows_read_ = 0;
+  index_t skipped_ = 0;
+  std::vector<fault> first_skipped_;
 };
 
 namespace detail {
@@ -333,7 +302,60 @@ auto read_parquet(Context&& context_or_executor, parquet_columns columns, std::v
                             .features = static_cast<index_t>(columns.features.size()),
                             .bags = lists ? bag_size::any : bag_size::one,
                             .weights = weighted ? id_weights::present : id_weights::absent};
-    return reader(ctx, std::move(columns), shape, std::move(files), options);
+    return reader(ctx, detail::rows_of_types<parquet_columns>(std::move(columns), shape), std::move(files),
+                  options);
+  });
+}
+
+/// The same for the columns of a format, which are found by their names. A value is as its text in a file of
+/// text: a null as an empty field, an integer in decimal digits, a float or double as its shortest decimal
+/// text, a boolean as 1 or 0. A column of tokens may be of lists: an element is one token, whatever it has
+/// within; a null, an empty text, and a missing one that is alone are none.
+///
+/// @pre     the executor outlives the reader
+/// @cost    opens and closes each file. next() converts on the caller's thread, 5 to 50 ns a value
+/// @threads reentrant
+/// @error   io_error: as above. Dense columns, weights and labels by numbers must be of numbers or booleans,
+///          others of integers or text. unsupported, by format.check(), or where it has no header
+template <class Context>
+auto read_parquet(Context&& context_or_executor, csv_format format, std::vector<std::string> paths,
+                  const parquet_options& options = {}) {
+  static_assert(std::is_lvalue_reference_v<Context> || detail::is_context<std::remove_cvref_t<Context>>,
+                "deeprec::read_parquet: the executor is a temporary, and the reader keeps a reference to it. "
+                "Fix: give the executor a name.");
+  const auto ctx = detail::as_context(context_or_executor);
+  using executor = std::remove_reference_t<decltype(*ctx.executor)>;
+  using reader = parquet_reader<executor, detail::rows_of_format>;
+  return detail::or_out_of_memory([&]() -> result<reader> {
+    if (const status s = format.check(); !s) return s;
+    if (format.header != csv_header::present) {
+      return status(errc::unsupported,
+                    "read_parquet: columns must have names. Fix: a csv_format with csv_header::present");
+    }
+    std::vector<std::string> names;
+    std::string may_lack;
+    for (const csv_column& column : format.columns) {
+      if (column.use != csv_use::ignored) names.push_back(column.name);
+      if (column.use == csv_use::label && format.labels != label_column::present) may_lack = column.name;
+    }
+    const auto accepts = [&](const std::string& name, const ::arrow::DataType& type) -> const char* {
+      const csv_column& column = *std::find_if(format.columns.begin(), format.columns.end(),
+                                               [&](const csv_column& c) { return c.name == name; });
+      if (column.use == csv_use::dense || column.use == csv_use::weight ||
+          (column.use == csv_use::label && column.rule != csv_label::one_of))
+        return detail::is_number(type) ? nullptr : "numbers or booleans";
+      const ::arrow::DataType* const element = detail::element_type(type);
+      if (column.use != csv_use::token || column.separator == '\0')
+        return detail::has_ids(type) ? nullptr : "integers or text";
+      return detail::has_ids(element != nullptr ? *element : type) ? nullptr
+                                                                   : "integers, text, or lists of them";
+    };
+    std::vector<detail::parquet_file> files;
+    for (std::string& path : paths) {
+      auto& file = files.emplace_back(std::move(path));
+      if (auto opened = file.open(names, accepts, may_lack); !opened) return opened.fault();
+    }
+    return reader(ctx, detail::rows_of_format(std::move(format)), std::move(files), options);
   });
 }
 

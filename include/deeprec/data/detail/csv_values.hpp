@@ -145,9 +145,8 @@ class csv_values {
 
   /// Converts one field; null, or why it is malformed.
   const char* field_reason(std::size_t f, std::string_view text) noexcept {
-    const std::int32_t number = plan_.column[f];
-    if (number < 0) return nullptr;
-    const csv_column& column = rules_.columns[static_cast<std::size_t>(number)];
+    if (plan_.column[f] < 0) return nullptr;
+    const csv_column& column = column_of(f);
     const index_t out = plan_.out[f];
     if (rules_.trims) text = trimmed_csv(text);
     switch (column.use) {
@@ -180,6 +179,12 @@ class csv_values {
     return nullptr;
   }
 
+  /// Converts one of `count` tokens of a field, which come one by one.
+  const char* element_reason(std::size_t f, std::string_view text, index_t count) noexcept {
+    if (text.empty() || (count == 1 && is_missing(text))) return nullptr;
+    return token_reason(column_of(f), f, text);
+  }
+
  private:
   using run_kind = csv_run::kind;
 
@@ -195,6 +200,10 @@ class csv_values {
     }
   };
 
+  /// @pre plan_.column[f] >= 0
+  [[nodiscard]] const csv_column& column_of(std::size_t f) const noexcept {
+    return rules_.columns[static_cast<std::size_t>(plan_.column[f])];
+  }
   [[nodiscard]] bool is_missing(std::string_view text) const noexcept {
     return text.empty() ||
            std::find(rules_.missing.begin(), rules_.missing.end(), text) != rules_.missing.end();

@@ -9,6 +9,7 @@
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -33,10 +34,11 @@ class parquet_file {
   [[nodiscard]] index_t rows() const { return metadata_->num_rows(); }
   [[nodiscard]] index_t rows_of(int group) const { return metadata_->RowGroup(group)->num_rows(); }
 
-  /// Reads the footer, and finds the columns by their names. accepts(name, type) returns null, or why the
-  /// type of a column is refused.
+  /// Reads the footer, and finds the columns by their names, of which one may lack. accepts(name, type)
+  /// returns null, or why the type of a column is refused.
   template <class Accepts>
-  result<void> open(const std::vector<std::string>& names, const Accepts& accepts) {
+  result<void> open(const std::vector<std::string>& names, const Accepts& accepts,
+                    const std::string& may_lack = {}) {
     return guarded([&]() -> result<void> {
       auto reader = open_reader();
       if (!reader) return reader.fault();
@@ -49,6 +51,7 @@ class parquet_file {
           if (found != nullptr) return refusal("the column '" + name + "' must come once (comes twice)");
           found = &field;
         }
+        if (found == nullptr && name == may_lack) continue;
         if (found == nullptr) return refusal("the file must have a column '" + name + "' (has none)");
         if (const char* const why = accepts(name, *found->field->type())) {
           return refusal("the column '" + name + "' must be of " + why + " (is " +
@@ -92,7 +95,12 @@ class parquet_file {
       return table;
     }
   }
-  [[nodiscard]] fault refusal(std::string why) const { return {errc::io_error, std::move(why), path_}; }
+  /// In one line: words of Arrow have several.
+  [[nodiscard]] fault refusal(std::string why) const {
+    std::replace(why.begin(), why.end(), '\n', ' ');
+    why.erase(why.find_last_not_of(' ') + 1);
+    return {errc::io_error, std::move(why), path_};
+  }
   [[nodiscard]] fault refusal(const ::arrow::Status& s) const {
     return s.IsOutOfMemory() ? fault(errc::out_of_memory, s.message(), path_) : refusal(s.message());
   }
