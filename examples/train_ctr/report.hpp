@@ -28,7 +28,9 @@ struct slot_importance {
   double rise = 0;
 };
 
-/// A hidden layer, and its units that no row of the test switches on.
+/// Rows of the test that units are looked at with.
+inline constexpr index_t rows_for_units = 8192;
+/// A hidden layer, and its units that none of these rows switches on.
 struct layer_units {
   std::string name;
   index_t units = 0, dead = 0;

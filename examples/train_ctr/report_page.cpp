@@ -204,7 +204,8 @@ std::string sizes(const score& s) {
                  short_number(1e-6 * static_cast<double>(of.bytes)) + " MB"});
   }
   for (const layer_units& of : s.layers)
-    rows += row("layer " + of.name + ": units that no row of the test switches on",
+    rows += row("layer " + of.name + ": units that none of the first " + count(rows_for_units) +
+                    " rows of the test switches on",
                 {count(of.dead) + " of " + count(of.units)});
   rows += row("memory of the process at most", {count(peak_megabytes()) + " MB"});
   return table("sizes", {"", ""}, rows);
