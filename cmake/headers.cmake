@@ -69,6 +69,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/fields.hpp
     include/deeprec/data/detail/grow_array.hpp
     include/deeprec/data/detail/io_refusal.hpp
+    include/deeprec/data/detail/lasting_context.hpp
     include/deeprec/data/detail/locked_resource.hpp
     include/deeprec/data/detail/numbers.hpp
     include/deeprec/data/detail/parquet_file.hpp

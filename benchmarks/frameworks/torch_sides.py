@@ -291,7 +291,7 @@ def dlrm_trainer(export, form, rowwise=False, compiled=False):
     """(step of a batch, logits of batches, batches of a size) of a form of torch_models."""
     trainer = Trainer(export, form, rowwise)
     if compiled:
-        # By inductor, for each size of a batch. Of the same code for all trainers: beyond the limit it would run as it stands.
+        # By inductor, for each size of a batch. All trainers share the code of a model; beyond the limit dynamo runs it in eager mode.
         torch._dynamo.config.cache_size_limit = 64
         trainer.model.compile(dynamic=False)
     return (

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""train_ctr as a person runs it: how soon it tells how far it is, and what its page costs.
+"""train_ctr as a person runs it: how soon it shows progress, and what its page costs.
 
 A suite like the C++ ones, `train` for scripts/bench.sh. The rows are synthetic, of the shape of Criteo's logs.
 

@@ -30,6 +30,7 @@ struct slot_importance {
 
 /// Rows of the test that units are looked at with.
 inline constexpr index_t rows_for_units = 8192;
+
 /// A hidden layer, and its units that none of these rows switches on.
 struct layer_units {
   std::string name;

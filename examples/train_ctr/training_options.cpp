@@ -88,10 +88,10 @@ void add_training_options(CLI::App& app, options& o) {
                  "what a weight adds to its gradient, times this: of stacks, and of rows that a batch uses")
       ->check(real_in(0, 1e3))
       ->capture_default_str();
-  app.add_option(
-         "--dropout", o.dropout,
-         "of dlrm, wdl, deepfm and dcn: the part of the units of hidden layers that a step of training "
-         "leaves out, others for each sample")
+  app.add_option("--dropout", o.dropout,
+                 "of dlrm, wdl, deepfm and dcn: the probability with which a training step drops the output "
+                 "of a unit "
+                 "of a hidden layer, drawn for each sample and unit")
       ->check(real_in(0, 0.99))
       ->capture_default_str();
   app.add_option("--schedule", o.schedule,

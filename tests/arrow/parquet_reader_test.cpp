@@ -357,6 +357,66 @@ TEST_CASE("read_parquet: memory that is refused, at any allocation, is a fault; 
   CHECK(refusals > 3);
 }
 
+TEST_CASE("read_parquet: by a csv_format nothing is lost or comes twice where memory was refused") {
+  const folder here;
+  std::vector<std::optional<std::int64_t>> y, t;
+  std::vector<std::optional<std::string>> names;
+  for (int i = 0; i < 900; ++i) {
+    y.emplace_back(i % 7 == 3 ? 2 : i % 2);  // of 2: a bad row
+    t.emplace_back(i);
+    names.emplace_back("a row that has a long name, and the number " + std::to_string(i));
+  }
+  write(here.file("a"),
+        {{"y", array_of<arrow::Int64Builder>(y)},
+         {"t", array_of<arrow::Int64Builder>(t)},
+         {"n", array_of<arrow::StringBuilder>(names)}},
+        500);
+  inline_executor one;
+  for (const bool bags : {false, true}) {
+    const csv_format format{.columns = {csv_column::label("y"),
+                                        bags ? csv_column::tokens("t", '|') : csv_column::token("t"),
+                                        csv_column::other("n", csv_use::name)}};
+    const auto open = [&] {
+      return read_parquet(one, format, {here.file("a")}, {.on_malformed = malformed::drop}).or_throw();
+    };
+    const auto read = [](auto& reader, sparse_batch& batch, std::vector<std::string>& rows) {
+      auto made = reader.next(batch, 400);
+      for (; made && made.value() > 0; made = reader.next(batch, 400)) {
+        for (index_t r = 0; r < batch.rows(); ++r)
+          rows.push_back(std::string(batch.name(r)) + ' ' + std::to_string(batch.feature(0).ids()[r]));
+      }
+      return made.code();
+    };
+    std::vector<std::string> expected;
+    sparse_batch plain;
+    auto whole = open();
+    REQUIRE(read(whole, plain, expected) == errc::ok);
+    REQUIRE(expected.size() == 771);
+    REQUIRE(whole.skipped_rows() == 129);
+    index_t refusals = 0;
+    for (index_t nth = 0;; ++nth) {
+      allowance granted;
+      refusing_resource memory(granted);
+      auto reader = open();
+      granted.left = nth;
+      sparse_batch batch(&memory);
+      std::vector<std::string> rows;
+      const errc first = read(reader, batch, rows);
+      if (granted.refused == 0) break;
+      // Smaller batches may fit into what was granted.
+      if (first != errc::ok) {
+        CHECK(first == errc::out_of_memory);
+        ++refusals;
+      }
+      granted.left = allowance::unlimited;
+      REQUIRE(read(reader, batch, rows) == errc::ok);
+      CHECK(rows == expected);
+      CHECK(reader.skipped_rows() == 129);
+    }
+    CHECK(refusals > 5);
+  }
+}
+
 TEST_CASE("from_arrow: lists that Arrow exports are bags in its memory") {
   using lists = std::vector<std::optional<std::vector<std::int64_t>>>;
   const auto a = lists_of<arrow::Int64Builder>(lists{{{5}}, {{}}, {{3, 4}}, {{1}}});
@@ -548,6 +608,21 @@ TEST_CASE("read_parquet: by a csv_format bad rows are named or left out, and col
     CHECK(has(left.first_skipped()[2].message(), "a number is missing (row 4, column 'y')"));
     CHECK(has(left.first_skipped()[3].message(), "not a finite number (row 5, column 'w')"));
   }
+  // By columns as well.
+  const parquet_columns by_columns{.label = "y", .features = {{"t", token_use::as_is, 7}}};
+  auto some =
+      read_parquet(one, by_columns, {here.file("a"), here.file("a")}, {.on_malformed = malformed::drop})
+          .or_throw();
+  std::vector<std::int64_t> ids;
+  sparse_batch batch;
+  while (some.next(batch, 4).or_throw() > 0)
+    ids.insert(ids.end(), batch.feature(0).ids(), batch.feature(0).ids() + batch.rows());
+  CHECK(ids ==
+        std::vector<std::int64_t>{1, 2, 3, 4, 6, 1, 2, 3, 4, 6});  // a null label, 7 is beyond its table
+  CHECK(some.skipped_rows() == 4);
+  REQUIRE(some.first_skipped().size() == 4);
+  CHECK(some.first_skipped()[3].place().row == 6);
+  CHECK(has(some.first_skipped()[3].message(), "the id is beyond its table"));
   const auto refused = [&](const csv_format& of) {
     const auto made = read_parquet(one, of, {here.file("a")});
     return made ? std::string("ok") : made.message();

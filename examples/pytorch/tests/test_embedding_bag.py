@@ -75,7 +75,7 @@ class Configuration:
         return out.detach(), gradient, None if sample_weights is None else sample_weights.grad
 
     def exact(self, layer, magnitudes=False):
-        """PyTorch's own layer in float64, with the rows of a layer. Of PyTorch 2.6 scale_grad_by_freq is wrong: run() divides."""
+        """PyTorch's own layer in float64, with the rows of a layer. PyTorch 2.6 computes scale_grad_by_freq wrongly: run() divides."""
         made = nn.EmbeddingBag(self.rows, self.width, **{**self.options(), "dtype": torch.float64, "scale_grad_by_freq": False})
         weight = layer.weight.detach().double()
         made.weight.data.copy_(weight.abs() if magnitudes and self.mode != "max" else weight)
@@ -205,8 +205,8 @@ def test_compile(dynamic):
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compile_with_sparse_gradients(backend, dynamic):
-    """One graph, as of torch.nn.EmbeddingBag; the gradient arrives marked as coalesced, once or twice in a graph. Inductor can't add sparse
-    gradients, those of torch.nn.EmbeddingBag neither: a weight that is looked up twice is looked up between two graphs."""
+    """One graph, as with torch.nn.EmbeddingBag, and a gradient that is marked as coalesced, of one lookup and of two. Inductor cannot add
+    two sparse gradients, those of torch.nn.EmbeddingBag either: the two lookups are then outside of its graphs."""
     made = [deeprec_torch.EmbeddingBag(50, 12, mode="mean", sparse=True) for _ in range(2)]
     made[1].load_state_dict(made[0].state_dict())
     ids, offsets = torch.tensor([9, 3, 9, 40, 3, 1, 0]), torch.tensor([0, 3, 3, 6])

@@ -28,6 +28,7 @@
 #include <deeprec/core/config.hpp>
 #include <deeprec/core/context.hpp>
 #include <deeprec/core/result.hpp>
+#include <deeprec/data/detail/lasting_context.hpp>
 #include <deeprec/data/detail/source_chunks.hpp>
 #include <deeprec/data/detail/text_chunk.hpp>
 #include <deeprec/data/detail/text_source.hpp>
@@ -251,11 +252,7 @@ namespace detail {
 template <class Context, class Format>
 DEEPREC_PER_UNIT auto make_reader(Context&& context_or_executor, Format format,
                                   std::vector<text_source> sources, const reader_options& options) {
-  using plain = std::remove_cvref_t<Context>;
-  static_assert(std::is_lvalue_reference_v<Context> || detail::is_context<plain>,
-                "deeprec::read_files: the executor is a temporary, and the reader keeps a reference "
-                "to it. Fix: give the executor a name.");
-  const auto ctx = detail::as_context(context_or_executor);
+  const auto ctx = detail::lasting_context<Context>(context_or_executor);
   using executor = std::remove_reference_t<decltype(*ctx.executor)>;
   return batch_reader<Format, executor>(ctx, std::move(format), std::move(sources), options);
 }

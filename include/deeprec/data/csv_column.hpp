@@ -117,8 +117,8 @@ struct csv_column {
   csv_scale scale = csv_scale::none;
   float mean = 0, deviation = 1;
   std::vector<float> quantiles{};  ///< of the training rows, ascending: 0, 1/n ... 1
-  std::optional<float>
-      missing{};  ///< the value of a missing field, as it is. None: 0, but a weight is a fault
+  /// The value of a missing field, as it is. None: 0, but a weight is then a fault.
+  std::optional<float> missing{};
 
   index_t rows = 0;                                    ///< of a token's table; 0: the id is the 64-bit hash
   std::shared_ptr<const csv_vocabulary> vocabulary{};  ///< in place of a hash

@@ -36,6 +36,7 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/data/csv_format.hpp>
 #include <deeprec/data/detail/arrow_columns.hpp>
+#include <deeprec/data/detail/lasting_context.hpp>
 #include <deeprec/data/detail/parquet_file.hpp>
 #include <deeprec/data/detail/parquet_rows.hpp>
 #include <deeprec/data/sparse_batch.hpp>
@@ -66,7 +67,8 @@ struct parquet_columns {
 };
 
 struct parquet_options {
-  malformed on_malformed = malformed::fault;  ///< of a csv_format's rules
+  /// Of bad rows. drop: those behind one in the same call are converted again by columns, not by a format.
+  malformed on_malformed = malformed::fault;
   /// Row groups read at a time, whose columns are in memory as Arrow's. 0: one for each thread of the
   /// executor.
   int groups_in_flight = 0;
@@ -94,11 +96,13 @@ class parquet_reader {
   /// Returns their number; 0 at the end of the input.
   ///
   /// @post    rows before a bad one are delivered; the call after that reports the fault, as do all later
-  ///          ones. On a fault the batch is empty
+  ///          ones, unless bad rows are left out. On a fault the batch is empty; after out_of_memory the next
+  ///          call goes on behind the rows that were delivered
   /// @cost    reading, decoding, and a pass over the values
   /// @threads one caller at a time; runs on the executor
   /// @error   invalid_value with the row of the file, from 0: a label that is null, an id that is null,
-  ///          negative text, or beyond its table, weights of another number than ids; io_error for a file
+  ///          negative text, or beyond its table, weights of another number than ids; of a csv_format what it
+  ///          has against a field, with the name of the column; io_error for a file
   ///          that is broken, with Arrow's words; out_of_memory; shape_mismatch (max_rows is not positive);
   ///          stopped
   result<index_t> next(sparse_batch& batch, index_t max_rows) {
@@ -121,7 +125,7 @@ class parquet_reader {
   /// Rows delivered so far.
   [[nodiscard]] index_t rows_read() const noexcept { return rows_read_; }
   [[nodiscard]] const batch_shape& shape() const noexcept { return rows_of_.shape(); }
-  /// Bad rows that were left out so far, and the first 4 of them, with file, row and column.
+  /// Bad rows that were left out so far, and the first 4 of them, each with its file, row and column.
   [[nodiscard]] index_t skipped_rows() const noexcept { return skipped_; }
   [[nodiscard]] std::span<const fault> first_skipped() const noexcept { return first_skipped_; }
 
@@ -189,20 +193,18 @@ class parquet_reader {
 
   // The next `count` rows of a group, or those before a bad one.
   status convert(loaded_group& group, index_t count, sparse_batch& batch) {
-    const std::string& path = files_[group.file].path();
-    const auto fault_of = [&](const detail::rows_end& bad) {
-      return rows_of_.fault_of(bad, group.first_row + group.used + bad.rows, path);
-    };
-    const auto skips = [&](const detail::rows_end& bad) {
-      if (options_.on_malformed != malformed::drop) return false;
-      if (skipped_++ < 4) first_skipped_.push_back(fault_of(bad));
-      return true;
-    };
     detail::rows_end end;
-    const status done =
-        rows_of_.convert(*context_.executor, *group.table, group.used, count, batch, end, skips);
-    if (end.reason != nullptr) group.end = fault_of(end);
+    const status done = rows_of_.convert(*context_.executor, *group.table, group.used, count, batch, end);
     group.used += end.rows;  // some, too, where memory was refused
+    if (end.reason == nullptr) return done;
+    fault bad = rows_of_.fault_of(end, group.first_row + group.used, files_[group.file].path());
+    if (options_.on_malformed != malformed::drop) {
+      group.end = std::move(bad);
+      return done;
+    }
+    if (first_skipped_.size() < 4) first_skipped_.push_back(std::move(bad));
+    ++skipped_;
+    ++group.used;
     return done;
   }
 
@@ -249,10 +251,7 @@ inline std::vector<std::string> names_of(const parquet_columns& columns) {
 template <class Context>
 auto read_parquet(Context&& context_or_executor, parquet_columns columns, std::vector<std::string> paths,
                   const parquet_options& options = {}) {
-  static_assert(std::is_lvalue_reference_v<Context> || detail::is_context<std::remove_cvref_t<Context>>,
-                "deeprec::read_parquet: the executor is a temporary, and the reader keeps a reference to it. "
-                "Fix: give the executor a name.");
-  const auto ctx = detail::as_context(context_or_executor);
+  const auto ctx = detail::lasting_context<Context>(context_or_executor);
   using executor = std::remove_reference_t<decltype(*ctx.executor)>;
   using reader = parquet_reader<executor>;
   return detail::or_out_of_memory([&]() -> result<reader> {
@@ -313,17 +312,14 @@ auto read_parquet(Context&& context_or_executor, parquet_columns columns, std::v
 /// within; a null, an empty text, and a missing one that is alone are none.
 ///
 /// @pre     the executor outlives the reader
-/// @cost    opens and closes each file. next() converts on the caller's thread, 5 to 50 ns a value
+/// @cost    opens and closes each file. next() converts value by value, on the caller's thread
 /// @threads reentrant
 /// @error   io_error: as above. Dense columns, weights and labels by numbers must be of numbers or booleans,
 ///          others of integers or text. unsupported, by format.check(), or where it has no header
 template <class Context>
 auto read_parquet(Context&& context_or_executor, csv_format format, std::vector<std::string> paths,
                   const parquet_options& options = {}) {
-  static_assert(std::is_lvalue_reference_v<Context> || detail::is_context<std::remove_cvref_t<Context>>,
-                "deeprec::read_parquet: the executor is a temporary, and the reader keeps a reference to it. "
-                "Fix: give the executor a name.");
-  const auto ctx = detail::as_context(context_or_executor);
+  const auto ctx = detail::lasting_context<Context>(context_or_executor);
   using executor = std::remove_reference_t<decltype(*ctx.executor)>;
   using reader = parquet_reader<executor, detail::rows_of_format>;
   return detail::or_out_of_memory([&]() -> result<reader> {

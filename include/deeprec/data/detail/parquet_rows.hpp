@@ -49,9 +49,9 @@ class rows_of_types {
   }
 
   /// The next `count` rows, or those before a bad one.
-  template <class Executor, class Skips>
+  template <class Executor>
   status convert(Executor& executor, const ::arrow::Table& table, index_t first, index_t count,
-                 sparse_batch& batch, rows_end& good, const Skips&) {
+                 sparse_batch& batch, rows_end& end) {
     if (const status s = batch.reserve_rows(count); !s) return s;
     const auto array_of = [&](const std::string& name) -> const ::arrow::Array& {
       return *table.GetColumnByName(name)->chunk(0);
@@ -90,14 +90,14 @@ class rows_of_types {
     const auto pieces = static_cast<index_t>(ends_.size());
     // The rows of a small batch are not worth waking a thread for.
     const index_t grain = count < 512 ? pieces : (std::max)(index_t{1}, pieces / 16);
-    executor.parallel_for(pieces, grain, [&](index_t begin, index_t end, int) {
-      for (index_t p = begin; p < end; ++p) convert_column(static_cast<std::size_t>(p));
+    executor.parallel_for(pieces, grain, [&](index_t from, index_t to, int) {
+      for (index_t p = from; p < to; ++p) convert_column(static_cast<std::size_t>(p));
     });
     const auto first_bad = std::min_element(ends_.begin(), ends_.end(),
                                             [](const auto& a, const auto& b) { return a.rows < b.rows; });
     batch.commit_columns(first_bad->rows);
     const auto column = static_cast<index_t>(first_bad - ends_.begin()) - 1 - shape_.dense_columns;
-    good = {first_bad->rows, first_bad->reason, column < 0 ? -1 : column};
+    end = {first_bad->rows, first_bad->reason, column < 0 ? -1 : column};
     return {};
   }
 
@@ -135,10 +135,10 @@ class rows_of_format {
             std::string(bad.reason) + " (row " + std::to_string(row) + ", column '" + name + "')", path};
   }
 
-  /// skips(end) is called for a bad row: whether it is left out.
-  template <class Executor, class Skips>
+  /// The same, on the caller's thread.
+  template <class Executor>
   status convert(const Executor&, const ::arrow::Table& table, index_t first, index_t count,
-                 sparse_batch& batch, rows_end& end, const Skips& skips) const {
+                 sparse_batch& batch, rows_end& end) const {
     csv_plan plan;
     std::vector<const ::arrow::Array*> arrays;
     std::int32_t dense = 0, features = 0;
@@ -176,9 +176,7 @@ class rows_of_format {
       }
       values.drop_row();
       if (values.no_room()) return values.close(no_room_for_rows);
-      const rows_end bad{i, reason, plan.column[f]};
-      if (skips(bad)) continue;
-      end = bad;
+      end = {i, reason, plan.column[f]};
       return values.close({});
     }
     end.rows = count;
