@@ -4,6 +4,7 @@
 cmake_minimum_required(VERSION 3.24)
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
+find_program(python NAMES python3 python)
 
 # The program must end with <code>, and stderr must be one line that matches <text>.
 function(expect_error code text)
@@ -51,6 +52,44 @@ function(areas)
     message("train_ctr ${ARGN}: ${model} ${auc}")
     set(auc_${model} ${auc} PARENT_SCOPE)
   endforeach()
+endfunction()
+
+# Trains lr on the rows of ${of_by_hand} with <words>, and compares every pass with lr_by_hand.py, whose arguments follow.
+function(by_hand words)
+  if(NOT python)
+    message("SKIPPED: no program python3")
+    return()
+  endif()
+  execute_process(COMMAND "${PROGRAM}" ${of_by_hand} --model lr --window 1 --export "${WORK}/exported" --json "${WORK}/result.json" ${words}
+                  OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${python}" "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/lr_by_hand.py" "${WORK}/exported" "${WORK}/result.json" ${ARGN}
+                  RESULT_VARIABLE code OUTPUT_VARIABLE found ERROR_VARIABLE found)
+  message("${words}: ${found}")
+  if(code)
+    message(FATAL_ERROR "${words} is not what is made by hand")
+  endif()
+endfunction()
+
+# Every figure of the result of <args> but the times.
+function(figures output)
+  execute_process(COMMAND "${PROGRAM}" ${ARGN} --json "${WORK}/result.json" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  file(READ "${WORK}/result.json" result)
+  set(all "")
+  string(JSON models LENGTH "${result}" models)
+  math(EXPR last "${models} - 1")
+  foreach(m RANGE ${last})
+    foreach(figure IN ITEMS checksum auc logloss calibration group_auc groups importance passes)
+      string(JSON value ERROR_VARIABLE none GET "${result}" models ${m} ${figure})
+      string(APPEND all "${figure} ${value}\n")
+    endforeach()
+  endforeach()
+  set(${output} "${all}" PARENT_SCOPE)
+endfunction()
+# Two of them must be the same ones, and be figures.
+function(same one other what)
+  if(NOT one STREQUAL other OR NOT one MATCHES "auc 0[.][0-9]+\nlogloss 0[.][0-9]+\ncalibration [0-9.]+\ngroup_auc 0[.][0-9]+\n")
+    message(FATAL_ERROR "${what}:\n${one}\n${other}")
+  endif()
 endfunction()
 
 # What must hold of the areas just made.

@@ -1,7 +1,6 @@
 # Parquet files by a schema: the rows of the same table in text, to the bit; and files that must be refused. ARROW_PROGRAM of the
 # environment is train_ctr built with Arrow.
 
-find_program(python NAMES python3 python)
 if(NOT python)
   message("SKIPPED: no program python3")
   return()
@@ -35,26 +34,6 @@ file(WRITE "${WORK}/one.json" "{\"missing\": [\"NA\", \"-1\"], \"columns\": [${c
 file(WRITE "${WORK}/many.json" "{\"missing\": [\"NA\", \"-1\"], \"columns\": [${columns}, {\"name\": \"tags\", \"use\": \"tokens\"},
   {\"name\": \"ids\", \"use\": \"tokens\", \"pooling\": \"mean\"}]}")
 
-# Every figure of the result but the times.
-function(figures output)
-  execute_process(COMMAND "${PROGRAM}" ${ARGN} --json "${WORK}/result.json" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
-  file(READ "${WORK}/result.json" result)
-  set(all "")
-  string(JSON models LENGTH "${result}" models)
-  math(EXPR last "${models} - 1")
-  foreach(m RANGE ${last})
-    foreach(figure IN ITEMS checksum auc logloss calibration group_auc groups)
-      string(JSON value ERROR_VARIABLE none GET "${result}" models ${m} ${figure})
-      string(APPEND all "${figure} ${value}\n")
-    endforeach()
-  endforeach()
-  set(${output} "${all}" PARENT_SCOPE)
-endfunction()
-function(same one other what)
-  if(NOT one STREQUAL other OR NOT one MATCHES "auc 0[.][0-9]+\nlogloss 0[.][0-9]+\ncalibration [0-9.]+\ngroup_auc 0[.][0-9]+\n")
-    message(FATAL_ERROR "${what}:\n${one}\n${other}")
-  endif()
-endfunction()
 foreach(schema IN ITEMS one many)
   set(data --schema "${WORK}/${schema}.json" --model dlrm --model wdl --model lr)
   figures(text ${data} --data "${WORK}/train/rows.csv" --test "${WORK}/test/rows.csv")

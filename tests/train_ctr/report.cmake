@@ -1,6 +1,5 @@
 # What a person looks at: --log, --tensorboard, --report, --importance.
 
-find_program(python NAMES python3 python)
 find_program(chromium NAMES chromium chromium-browser google-chrome)
 function(succeeds)
   execute_process(COMMAND "${PROGRAM}" ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE complained)

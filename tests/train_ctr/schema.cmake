@@ -1,7 +1,6 @@
 # Columns of one's own: --schema. Rows and bits against Python's csv and against the built-in columns of Criteo; what a
 # schema must not be.
 
-find_program(python NAMES python3 python)
 if(NOT python)
   message("SKIPPED: no program python3")
   return()

@@ -1,6 +1,5 @@
 # Columns whose fields have any number of tokens, through every model and way of stepping.
 
-find_program(python NAMES python3 python)
 if(NOT python)
   message("SKIPPED: no program python3")
   return()

@@ -1,7 +1,5 @@
 # How models are trained: rates and optimizers, sizes of tables, validation, early stopping, warm start, evaluation.
 
-find_program(python NAMES python3 python)
-
 # The first element of <output> is a number of the result of the last run, in <path> of the first model.
 function(number output)
   file(READ "${WORK}/result.json" result)
@@ -17,6 +15,16 @@ function(succeeds)
   set(said "${text}" PARENT_SCOPE)
 endfunction()
 
+# The bits with a window of lookups: of 1 those of whole batches, of 3 some of its own, on any number of threads.
+function(check_windows)
+  checksums(whole ${ARGN} --micro-batch 1)
+  checksums(window ${ARGN} --stale-window 1)
+  expect(window STREQUAL whole)
+  checksums(window ${ARGN} --stale-window 3 --threads 1)
+  checksums(again ${ARGN} --stale-window 3 --threads 2)
+  expect(again STREQUAL window)
+endfunction()
+
 set(train "${WORK}/train.tsv")
 set(test "${WORK}/test.tsv")
 write_rows("${train}" 1500)
@@ -24,20 +32,7 @@ write_rows("${test}" 700 --seed 2)
 
 if(CHECK STREQUAL "rates")
   # Against a program of its own: both rules, L2, and every schedule; AUC and loss of every pass.
-  function(by_hand words) # of train_ctr, then NAME=VALUE...
-    if(NOT python)
-      message("SKIPPED: no program python3")
-      return()
-    endif()
-    succeeds(--data "${train}" --test "${test}" --valid "${test}" --model lr --window 1 --export "${WORK}/exported" --json
-             "${WORK}/result.json" ${words})
-    execute_process(COMMAND "${python}" "${CMAKE_CURRENT_LIST_DIR}/lr_by_hand.py" "${WORK}/exported" "${WORK}/result.json" ${ARGN}
-                    RESULT_VARIABLE code OUTPUT_VARIABLE found ERROR_VARIABLE found)
-    message("${words}: ${found}")
-    if(code)
-      message(FATAL_ERROR "${words} is not what is made by hand")
-    endif()
-  endfunction()
+  set(of_by_hand --data "${train}" --test "${test}" --valid "${test}")
   by_hand("--epochs;3" epochs=3)
   by_hand("--epochs;2;--learning-rate;0.02;--row-learning-rate;0.3" epochs=2 rate=0.02 row_rate=0.3)
   by_hand("--optimizer;sgd;--learning-rate;0.5;--row-learning-rate;2;--batch-size;64" optimizer=sgd rate=0.5 row_rate=2.0 batch=64)
@@ -56,13 +51,7 @@ if(CHECK STREQUAL "rates")
     checksums(again ${how} ${other})
     expect(again STREQUAL one)
   endforeach()
-  # So they are with a window of lookups: of 1 the synchronous ones, of 3 some of its own.
-  checksums(whole ${how} --micro-batch 1)
-  checksums(window ${how} --stale-window 1)
-  expect(window STREQUAL whole)
-  checksums(window ${how} --stale-window 3 --threads 1)
-  checksums(again ${how} --stale-window 3 --threads 2)
-  expect(again STREQUAL window)
+  check_windows(${how})
   # Each option changes the weights of every model.
   foreach(models IN ITEMS "dlrm;lr" "wdl;deepfm" "dcn;lr" "din;dssm")
     list(JOIN models ";--model;" words)
@@ -154,13 +143,7 @@ elseif(CHECK STREQUAL "dropout")
       expect(again STREQUAL whole)
     endforeach()
   endforeach()
-  set(how --rows 2000 --model dlrm --model wdl --dropout 0.2)
-  checksums(whole ${how} --micro-batch 1)
-  checksums(window ${how} --stale-window 1)
-  expect(window STREQUAL whole)
-  checksums(window ${how} --stale-window 3 --threads 1)
-  checksums(again ${how} --stale-window 3 --threads 2)
-  expect(again STREQUAL window)
+  check_windows(--rows 2000 --model dlrm --model wdl --dropout 0.2)
   # A run goes on where it was resumed, and nothing is dropped in a test: what --evaluate finds is what training printed.
   set(how --data "${train}" --test "${test}" --model dlrm --dropout 0.3)
   succeeds(${how} --epochs 2 --save "${WORK}/two" --json "${WORK}/result.json")
