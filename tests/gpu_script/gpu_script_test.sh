@@ -267,9 +267,9 @@ echo fail >"$work/behave/cuda_memory_test"
 echo wrong >"$work/behave/bench_gpu_lookup"
 echo crash >"$work/behave/bench_gpu_update"
 echo claims_fail >"$work/behave/claims"
-gpu 1 run --each 2 smoke test bench ncu sanitize
+gpu 1 run --each 4 smoke test bench ncu sanitize
 says 'FAILED: libgreat.so.7 is nowhere' 'FAILED: example_thrust_table was not carried' 'ABSENT: no compute-sanitizer' 'ABSENT: no ncu' \
-  'FAILED: device_test: cut off after 2 s' 'FAILED: two_units_test: it has no such tests' 'FAILED: cuda_memory_test: exit code 3' \
+  'FAILED: device_test: cut off after [0-9]+ s' 'FAILED: two_units_test: it has no such tests' 'FAILED: cuda_memory_test: exit code 3' \
   '^ +it is row 7' 'ok: example_linear_regression_streams' 'FAILED: gpu/lookup/one: .*wrong answer: row 3' \
   'FAILED: gpu/update/one: exit code 139' 'ok: gpu/gemm/one' 'FAILED: ABSENT: no ncu' 'FAILED: ABSENT: no compute-sanitizer' \
   'FAILED: claims: exit code 1' 'done: 11 FAILED'
