@@ -160,7 +160,7 @@ struct ctr_tables {
   }
 };
 
-/// Seeded hashes of what lines hold: label, numbers and the ids of their tokens. They decide which rows test.
+/// Seeded hashes of what lines hold: label, numbers and the ids of their tokens. By them data is known again.
 class row_hash {
  public:
   /// `ids`: of each token column.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,10 +63,14 @@ bool predict_rows(
 /// Adds to the figures, with the groups that the options name.
 inline void add_to(click_metrics& of, const options& o, matrix_view<const float> logits,
                    matrix_view<const float> labels, const raw_rows& rows) {
-  of.add(logits, labels, rows.row_weights(),
-         o.group > 0           ? rows.column(o.group - 1)
-         : rows.groups.empty() ? nullptr
-                               : rows.groups.data());
+  const std::int64_t* groups = rows.groups.empty() ? nullptr : rows.groups.data();
+  if (o.group_column > 0) {
+    const std::span<const std::int64_t> tokens = rows.tokens(o.group_column - 1);
+    if (static_cast<index_t>(tokens.size()) != rows.rows)
+      throw failure("--group: each row must have one token in " + o.group);
+    groups = tokens.data();
+  }
+  of.add(logits, labels, rows.row_weights(), groups);
 }
 
 /// How much each slot tells: its values change places within each chunk of the rows.

@@ -1,6 +1,7 @@
 // All rows of a run, and what is counted before training.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,10 @@ struct ctr_input {
   [[nodiscard]] const ctr_rows& to_test() const { return test_rows ? *test_rows : *rows; }
   [[nodiscard]] index_t rows_to_validate() const {
     return valid_rows ? valid_rows->rows(row_use::test) : rows ? rows->rows(row_use::valid) : 0;
+  }
+  [[nodiscard]] std::uint64_t hash_to_validate() const {
+    return valid_rows ? valid_rows->hash()
+                      : rows->hash() ^ static_cast<std::uint64_t>(rows->rows(row_use::valid));
   }
   /// The rows that validate, beside a feed of those that train.
   [[nodiscard]] row_feed to_validate() const {

@@ -31,10 +31,17 @@ namespace ctr {
 /// What a row is for; nothing: one of weight 0.
 enum class row_use : unsigned char { train, valid, test, nothing };
 
+/// What has been read of the rows, one after the other.
+struct passed_rows {
+  index_t used = 0;        ///< those of weight 0 have no number
+  std::uint64_t hash = 0;  ///< of all, in their order
+};
+
 class ctr_rows {
  public:
   static constexpr index_t chunk_rows = 4096;
-  /// `train_fraction` of the rows train, the rest test; `valid_fraction` of the former validate instead.
+  /// `train_fraction` of the rows train, the rest test; `valid_fraction` of the former validate instead. Each
+  /// row is drawn by its number: what it holds, its label above all, has no part in that.
   /// `window` rows are shuffled at a time, 0: as many as `memory` bytes hold.
   ctr_rows(row_source& source, double train_fraction, index_t memory, index_t window, std::uint64_t seed,
            double valid_fraction = 0)
@@ -68,7 +75,7 @@ class ctr_rows {
       if (!read_chunk(*source_, chunk, chunk_rows)) break;
       bar.show(static_cast<double>(source_->bytes_read()));
       for (index_t r = 0; r < chunk.rows(); ++r) {
-        const row_use use = use_of(chunk, r, hash_of(chunk, r), hash_);
+        const row_use use = use_of(chunk, r, hash_of(chunk, r), passed_);
         ++counts_[static_cast<std::size_t>(use)];
         if (fits) uses_.push_back(use);
         each(std::as_const(chunk), r, use);
@@ -93,8 +100,8 @@ class ctr_rows {
 
   [[nodiscard]] index_t rows() const { return counts_[0] + counts_[1] + counts_[2] + counts_[3]; }
   [[nodiscard]] index_t rows(row_use use) const { return counts_[static_cast<std::size_t>(use)]; }
-  /// Of all rows, whatever their order.
-  [[nodiscard]] std::uint64_t hash() const { return hash_; }
+  /// Of all rows, in their order.
+  [[nodiscard]] std::uint64_t hash() const { return passed_.hash; }
   [[nodiscard]] bool is_kept() const { return is_kept_; }
   /// Rows that are shuffled at a time; 0: all.
   [[nodiscard]] index_t window() const { return window_; }
@@ -103,13 +110,16 @@ class ctr_rows {
   friend class row_feed;
 
   [[nodiscard]] row_hash hashes() const { return {ids_, seed_}; }
-  row_use use_of(const sparse_batch& chunk, index_t row, std::uint64_t hash, std::uint64_t& sum) const {
+  row_use use_of(const sparse_batch& chunk, index_t row, std::uint64_t hash, passed_rows& passed) const {
     const auto weights = chunk.row_weights();
     const float weight = weights.empty() ? 1.0F : weights[static_cast<std::size_t>(row)];
-    // What a row is for does not depend on its weight, but for 0; the data is another with another weight.
-    sum += weight == 1 ? hash : deeprec::mix64(hash ^ std::bit_cast<std::uint32_t>(weight));
-    if (weight == 0) return row_use::nothing;
-    const double place = static_cast<double>(hash >> 11) * 0x1p-53;
+    if (weight == 0) return row_use::nothing;  // as one that is not there
+    // What a row is for does not depend on its weight; the data is another with another weight.
+    const std::uint64_t content =
+        weight == 1 ? hash : deeprec::mix64(hash ^ std::bit_cast<std::uint32_t>(weight));
+    passed.hash = deeprec::mix64(passed.hash + content);
+    const auto number = static_cast<std::uint64_t>(passed.used++);
+    const double place = static_cast<double>(deeprec::mix64(deeprec::mix64(seed_) + number) >> 11) * 0x1p-53;
     if (place >= train_fraction_) return row_use::test;
     return place < fit_fraction_ ? row_use::train : row_use::valid;
   }
@@ -126,7 +136,7 @@ class ctr_rows {
   std::vector<index_t> ids_;  // of each token column, for hashes
   index_t row_bytes_ = 0;
   std::array<index_t, 4> counts_{};  // by row_use
-  std::uint64_t hash_ = 0;
+  passed_rows passed_;
   bool is_kept_ = false;
   std::vector<sparse_batch> kept_;  // chunks of chunk_rows rows; the last one may have fewer
   std::vector<row_use> uses_;       // of each row kept
@@ -147,7 +157,7 @@ class row_feed {
     epoch_ = epoch;
     next_window_ = 0;
     read_ = 0;
-    read_hash_ = 0;
+    passed_ = {};
     for (stretch* w : {&current_, &ahead_}) w->clear();
     if (!rows_->is_kept()) source_->rewind(executor);
     ended_ = rows_->is_kept();
@@ -218,14 +228,14 @@ class row_feed {
       ended_ = true;
     } else {
       for (index_t r = 0; r < chunk.rows(); ++r) {
-        if (rows_->use_of(chunk, r, hash_of_(chunk, r), read_hash_) == use_) {
+        if (rows_->use_of(chunk, r, hash_of_(chunk, r), passed_) == use_) {
           ahead_.order.push_back(static_cast<std::uint32_t>(ahead_.rows + r));
         }
       }
       ahead_.rows += chunk.rows();
       read_ += chunk.rows();
     }
-    if (read_ > rows_->rows() || (ended_ && (read_ != rows_->rows() || read_hash_ != rows_->hash()))) {
+    if (read_ > rows_->rows() || (ended_ && (read_ != rows_->rows() || passed_.hash != rows_->hash()))) {
       throw failure(source_->name() + ": must not change while it is trained on (had " +
                     std::to_string(rows_->rows()) + " rows, has " + std::to_string(read_) +
                     (read_ == rows_->rows() ? " other" : "") + (read_ > rows_->rows() ? " and more)" : ")"));
@@ -274,7 +284,7 @@ class row_feed {
   stretch current_, ahead_;  // ahead_ is read while current_ is used
   bool ended_ = true;        // nothing is left to read
   index_t read_ = 0;
-  std::uint64_t read_hash_ = 0;
+  passed_rows passed_;
 };
 
 }  // namespace ctr

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <deeprec/dense/metrics/calibration.hpp>
@@ -20,6 +21,13 @@
 namespace ctr {
 
 inline constexpr double undefined = std::numeric_limits<double>::quiet_NaN();
+
+/// Where weights or predictions are not finite.
+inline failure diverged(const std::string& what) {
+  return failure(what +
+                 " must be finite: the training diverged. Fix: a lower --learning-rate and "
+                 "--row-learning-rate, or a scale for dense columns");
+}
 
 /// NaN: not defined, or not asked for. Where rows have weights, sums and means are weighted by them, a pair
 /// of the AUC by the product of its two, and a group by the sum of its.
@@ -46,6 +54,9 @@ class click_metrics {
  public:
   void add(matrix_view<const float> logits, matrix_view<const float> labels,
            matrix_view<const float> weights = {}, const std::int64_t* groups = nullptr) {
+    for (index_t i = 0; i < logits.extent(0); ++i) {
+      if (std::isnan(logits(i, 0))) throw diverged("a prediction");
+    }
     add_to(area_, logits, labels, weights).or_throw();
     add_to(loss_, logits, labels, weights).or_throw();
     add_to(ratio_, logits, labels, weights).or_throw();

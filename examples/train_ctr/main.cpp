@@ -99,7 +99,7 @@ data_facts run_click_models(thread_pool& pool, const options& o, rank_run* ranks
     input.tables = fitted(*input.tables, o.columns != nullptr ? o.columns->rows : std::vector<index_t>());
   }
   const ctr_rows& rows = *input.rows;
-  const data_facts facts{.rows = rows.rows(),
+  const data_facts facts{.rows = rows.rows() - rows.rows(row_use::nothing),
                          .train_rows = rows.rows(row_use::train),
                          .valid_rows = input.rows_to_validate(),
                          .test_rows = input.to_test().rows(row_use::test),
@@ -112,7 +112,8 @@ data_facts run_click_models(thread_pool& pool, const options& o, rank_run* ranks
   const bool validates = !o.valid.empty();
   if (!interrupted &&
       (facts.train_rows == 0 || facts.test_rows == 0 || (validates && facts.valid_rows == 0))) {
-    throw failure("too few rows: " + count(facts.train_rows) + " to train, " +
+    throw failure((o.data.empty() ? "" : input.source->name() + ": ") +
+                  "too few rows: " + count(facts.train_rows) + " to train, " +
                   (validates ? count(facts.valid_rows) + " to validate, " : "") + count(facts.test_rows) +
                   " to test");
   }
@@ -131,6 +132,7 @@ data_facts run_click_models(thread_pool& pool, const options& o, rank_run* ranks
 }
 
 int run(options& o, rank_run* ranks) {
+  if (!o.schema.empty()) o.columns = std::make_shared<data_schema>(read_schema(o.schema));
   check_files(o);
   if (o.threads == 0) o.threads = deeprec::default_concurrency();
   thread_pool pool({.threads = o.threads});
@@ -146,10 +148,12 @@ int run(options& o, rank_run* ranks) {
       o.columns = std::make_shared<data_schema>(schema_of(schema, o.load + ": schema"));
     const bool of_histories = is_history_model(saved.name());
     for (const auto& [is, name] :
-         {std::pair(o.skip_bad > 0, "--skip-bad"), std::pair(o.group > 0, "--group")}) {
+         {std::pair(o.skip_bad > 0, "--skip-bad"), std::pair(!o.group.empty(), "--group")}) {
       if (is && of_histories)
         throw failure(std::string(name) + " is not for din and dssm (" + o.load + " is of one)");
     }
+    find_group(o);
+    if (saved.has_raw_keys()) o.keys = "raw";
     if (of_histories && !o.predict.empty()) {
       predict_histories(pool, o, saved, interrupted);
     } else if (model == nullptr && !of_histories) {
@@ -161,23 +165,22 @@ int run(options& o, rank_run* ranks) {
       const score found = of_histories ? evaluate_histories(pool, o, saved, interrupted)
                                        : model->evaluate(pool, o, saved, interrupted, skipped);
       name_skipped(skipped);
-      if (found.rows == 0 && !interrupted) throw failure("too few rows: 0 to evaluate");
+      if (found.rows == 0 && !interrupted) throw failure(o.evaluate + ": too few rows: 0 to evaluate");
       report({found}, {.rows = found.rows, .test_rows = found.rows, .skipped = skipped}, o, interrupted);
       return end_of_run();
     }
     return interrupted ? 128 + interrupted_by : 0;
   }
-  if (!o.schema.empty()) o.columns = std::make_shared<data_schema>(read_schema(o.schema));
+  find_group(o);
   run_journal journal(o);
   std::vector<score> scores;
   data_facts facts;
   const std::uint64_t first_seed = o.seed;
   for (int again = 0; again < o.repeat && !interrupted; ++again, ++o.seed) {
-    if (is_history_model(o.models.front())) {
-      facts = run_history_models(pool, o, journal, scores, interrupted);
-    } else {
-      facts = run_click_models(pool, o, ranks, journal, scores);
-    }
+    const data_facts found = is_history_model(o.models.front())
+                                 ? run_history_models(pool, o, journal, scores, interrupted)
+                                 : run_click_models(pool, o, ranks, journal, scores);
+    if (again == 0) facts = found;  // the rows of --seed
   }
   o.seed = first_seed;
   report(scores, facts, o, interrupted, journal.fault());

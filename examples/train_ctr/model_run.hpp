@@ -69,7 +69,8 @@ score train_and_test(thread_pool& pool, ctr_input& input, const options& o,
                        .data_rows = rows.rows(),
                        .train_rows = train_rows,
                        .window = rows.window(),
-                       .hash = static_cast<index_t>(rows.hash())};
+                       .hash = static_cast<index_t>(rows.hash()),
+                       .valid_hash = static_cast<index_t>(input.hash_to_validate())};
   const auto load = [&](const std::string& path, load_use use) {
     token_vocabulary words(*input.tables);
     if (const std::string why = load_model(path, model, words, place, use); !why.empty()) throw failure(why);
@@ -193,6 +194,8 @@ score train_and_test(thread_pool& pool, ctr_input& input, const options& o,
       if (!o.save.empty() && o.patience == 0) save();
     }
   }
+  // The training ended before its first validation.
+  if (o.patience > 0 && result.kept_step == 0) save();
   if (as_graph) result.graph = as_graph->explain();
   result.memory = as_graph ? as_graph->memory() : hand->memory();
   result.stages.elapsed -= std::chrono::duration_cast<decltype(result.stages.elapsed)>(beside);

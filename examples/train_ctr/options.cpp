@@ -1,7 +1,5 @@
 #include "options.hpp"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -136,23 +134,13 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       "Trains click models: on a Criteo file, or on data of its shape; sequence models on histories of "
       "items.",
       "train_ctr");
-  const auto file = CLI::Validator(
-      [](std::string& path) {
-        if (path.empty()) return std::string("an empty path names no file");
-        if (path.find('\n') != std::string::npos) return std::string("a path must not have a line end");
-        return path == "-" || ::access(path.c_str(), F_OK) == 0 ||
-                       path.find_first_of("*?[") != std::string::npos
-                   ? ""
-                   : "no such file: " + path;
-      },
-      "FILE");
+  const CLI::Validator file(wrong_input, "FILE");
   // Several, of one option given once or more; one a line.
   const auto inputs = [&](CLI::Option* option) {
     option->check(file)->expected(1, -1)->allow_extra_args()->multi_option_policy(
         CLI::MultiOptionPolicy::Join);
   };
-  const auto output = CLI::Validator(
-      [](std::string& path) { return path.empty() ? "an empty path names no file" : ""; }, "FILE");
+  const CLI::Validator output = output_path();
   const auto bytes = CLI::Validator(
       [](std::string& text) {
         return parse_bytes(text) > 0 ? "" : text + " is no number of bytes, as 512M is";
@@ -285,14 +273,15 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--steps", o.steps, "end after so many steps, also within an epoch; 0: don't")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(index_t{0}, index_t{1} << 40))
       ->capture_default_str();
   app.add_option("--threads", o.threads, "0: one for each processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "of the split, the order, the first weights")->capture_default_str();
-  app.add_option("--train-fraction", o.train_fraction,
-                 "of the rows, by a hash of their content; the others test")
+  app.add_option("--seed", o.seed, "of the split, the order, the first weights")
+      ->check(CLI::Validator(wrong_seed, "UINT"))
+      ->capture_default_str();
+  app.add_option("--train-fraction", o.train_fraction, "of the rows, drawn by their numbers; the others test")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--rows", o.rows, "of synthetic data; of din and dssm: users (10000)")
@@ -306,7 +295,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
                  "write --rows of synthetic data to this file, and train nothing")
       ->check(output);
   app.add_option("--save-every", o.save_every, "also save after so many steps; 0: don't")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(index_t{0}, index_t{1} << 40))
       ->capture_default_str();
   app.add_option("--save", o.save, "after every epoch, write the one model to this file")->check(output);
   app.add_option("--load", o.load, "train on from this file, for --epochs more, the begun one included")
@@ -318,7 +307,8 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       "text with columns history (items with commas between them, the latest last) and item_id, "
       "for which dssm writes the cosine"));
   app.add_option("--output", o.output, "the file for the probabilities (default, and -: the standard output)")
-      ->check(output);
+      ->check(CLI::Validator(
+          [](std::string& path) { return path.empty() ? "an empty path names no file" : ""; }, "FILE"));
   app.add_option(
          "--output-format", o.output_format,
          "of --output: lines, a number each; csv, with the numbers of rows and a header; raw, floats of 32 "
@@ -359,20 +349,22 @@ std::optional<int> parse(options& o, int argc, char** argv) {
     if (o.load.empty()) return wrong((use + " needs --load").c_str());
     if (!o.models.empty())
       return wrong((use + " is not for --model: the file of --load has its name").c_str());
-    for (const char* const name :
-         {"--data",       "--test",        "--items",     "--save",        "--trace",
-          "--graph",      "--export",      "--test-rows", "--memory-plan", "--ranks",
-          "--synthesize", "--keys",        "--admit",     "--ttl",         "--capacity",
-          "--valid",      "--valid-every", "--patience",  "--log",         "--tensorboard",
-          "--importance", "--new-data",    "--repeat",    "--table-rows",  "--schema"}) {
-      if (app.count(name) > 0) return wrong((name + (" is not for " + use)).c_str());
-    }
-    for (const char* const name : {"--json", "--group", "--report", "--skip-bad"}) {
-      if (app.count(name) > 0 && use == "--predict") return wrong((name + (" is not for " + use)).c_str());
-    }
     for (const char* const name : {"--output", "--output-format"}) {
       if (app.count(name) > 0 && use == "--evaluate")
         return wrong((name + std::string(" needs --predict")).c_str());
+    }
+    // What has a part in either; all else is of a training.
+    std::vector<std::string> takes = {use, "--load", "--threads", "--math", "--last-layer-f32"};
+    for (const char* const name : {"--output", "--output-format"}) {
+      if (use == "--predict") takes.emplace_back(name);
+    }
+    for (const char* const name : {"--json", "--report", "--group", "--skip-bad"}) {
+      if (use == "--evaluate") takes.emplace_back(name);
+    }
+    for (const CLI::Option* option : app.get_options()) {
+      const std::string name = option->get_name();
+      if (option->count() > 0 && std::find(takes.begin(), takes.end(), name) == takes.end())
+        return wrong((name + (" is not for " + use)).c_str());
     }
     return std::nullopt;
   }

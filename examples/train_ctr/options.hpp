@@ -52,7 +52,8 @@ struct options {
   float decay = 0.5F, last_rate = 0;
   std::string valid;  // a file of rows that validate, or the fraction of those to train
   index_t valid_every = 0, patience = 0;
-  int group = 0;  // the column of tokens by which AUC is grouped, from 1; 0: none
+  std::string group;     // the column of tokens by which AUC is grouped
+  int group_column = 0;  // its number, from 1; 0: none
   bool new_data = false;
   std::string evaluate;  // a file of rows with labels
   int repeat = 1;
@@ -95,5 +96,8 @@ struct options {
 /// Fills the options; the code to exit with where the program is not to run, after a line on stderr or the
 /// help.
 std::optional<int> parse(options& o, int argc, char** argv);
+
+/// Sets the number of the column that --group names, by the columns of the options. Throws a failure.
+void find_group(options& o);
 
 }  // namespace ctr

@@ -11,6 +11,7 @@
 #include <deeprec/core/dtypes.hpp>
 #include <deeprec/optim/schedules.hpp>
 
+#include "models/ctr_data.hpp"
 #include "options.hpp"
 
 namespace ctr {
@@ -20,6 +21,10 @@ class rate_schedule {
   rate_schedule() = default;
   /// @param steps  of the whole training, for a cosine whose length is not given
   rate_schedule(const options& o, index_t steps) {
+    if (o.schedule == "cosine" && o.decay_steps == 0 && o.warm_up > 0 && o.warm_up >= steps) {
+      throw failure("--warm-up must be less than the steps of the training (is " + std::to_string(o.warm_up) +
+                    ", of " + std::to_string(steps) + ")");
+    }
     // The first step of a warm-up has a rate, too.
     const float first = o.warm_up > 0 ? 1 / static_cast<float>(o.warm_up) : 0;
     if (o.schedule == "step") {

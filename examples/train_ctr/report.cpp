@@ -64,6 +64,11 @@ void print(const memory_use& of) {
   std::printf("; %.2f page faults a step\n", of.faults);
 }
 
+/// With the seed where there are several.
+std::string label_of(const score& s, const options& o) {
+  return s.name + (o.repeat > 1 ? "/" + std::to_string(s.seed) : "");
+}
+
 void print(const std::vector<score>& scores, const options& o) {
   const auto any = [&](const auto& of) { return std::any_of(scores.begin(), scores.end(), of); };
   const bool by_user = any([](const score& s) { return !std::isnan(s.user_auc); });
@@ -80,8 +85,7 @@ void print(const std::vector<score>& scores, const options& o) {
   }
   std::printf("\n");
   for (const score& s : scores) {
-    std::printf("%-8s %8s", (s.name + (o.repeat > 1 ? "/" + std::to_string(s.seed) : "")).c_str(),
-                number_words(s.auc).c_str());
+    std::printf("%-8s %8s", label_of(s, o).c_str(), number_words(s.auc).c_str());
     if (by_user) std::printf(" %8s", number_words(s.user_auc).c_str());
     if (by_group) std::printf(" %9s", number_words(s.group_auc).c_str());
     std::printf(" %9s", number_words(s.log_loss).c_str());
@@ -127,14 +131,14 @@ void print(const std::vector<score>& scores, const options& o) {
 }
 
 /// Of a model that was looked at between its steps.
-void print_passes(const score& s) {
+void print_passes(const score& s, const std::string& name) {
   if (s.passes.size() > 1 || s.kept_step > 0) {
     const bool by_group = s.passes.front().found.groups + s.passes.front().found.groups_left_out > 0;
-    std::printf("%s: %5s %8s %10s %9s %9s %11s%s\n", s.name.c_str(), "epoch", "step", "train loss",
+    std::printf("%s: %5s %8s %10s %9s %9s %11s%s\n", name.c_str(), "epoch", "step", "train loss",
                 (std::string(s.passes.front().of) + " auc").c_str(), "logloss", "calibration",
                 by_group ? " group auc" : "");
     for (const evaluation& pass : s.passes) {
-      std::printf("%*s %6lld %8lld %10s %9s %9s %11s", static_cast<int>(s.name.size()), "",
+      std::printf("%*s %6lld %8lld %10s %9s %9s %11s", static_cast<int>(name.size()), "",
                   static_cast<long long>(pass.epoch), static_cast<long long>(pass.step),
                   number_words(pass.train_loss).c_str(), number_words(pass.found.auc).c_str(),
                   number_words(pass.found.log_loss).c_str(), number_words(pass.found.calibration).c_str());
@@ -143,15 +147,15 @@ void print_passes(const score& s) {
     }
   }
   if (s.kept_step > 0) {
-    std::printf("%s: tested and saved as after step %lld, the best validation\n", s.name.c_str(),
+    std::printf("%s: tested and saved as after step %lld, the best validation\n", name.c_str(),
                 static_cast<long long>(s.kept_step));
   } else if (is_overfit(s.passes)) {
     std::printf(
         "%s: warning: the last epoch is worse than the first: fewer --epochs, or --valid and --patience\n",
-        s.name.c_str());
+        name.c_str());
   }
   for (const slot_importance& of : s.importance) {
-    std::printf("%s: log loss %+.5f with %s shuffled\n", s.name.c_str(), of.rise, of.slot.c_str());
+    std::printf("%s: log loss %+.5f with %s shuffled\n", name.c_str(), of.rise, of.slot.c_str());
   }
 }
 
@@ -161,6 +165,10 @@ void print_spreads(const std::vector<spread>& all) {
                 of.seeds, number_words(of.auc.mean).c_str(), number_words(of.auc.deviation).c_str(),
                 number_words(of.log_loss.mean).c_str(), number_words(of.log_loss.deviation).c_str(),
                 number_words(of.calibration.mean).c_str(), number_words(of.calibration.deviation).c_str());
+    if (std::isfinite(of.group_auc.mean)) {
+      std::printf("%-8s group auc %s +- %s\n", "", number_words(of.group_auc.mean).c_str(),
+                  number_words(of.group_auc.deviation).c_str());
+    }
   }
 }
 
@@ -169,8 +177,8 @@ void print_spreads(const std::vector<spread>& all) {
 void report(const std::vector<score>& scores, const data_facts& data, const options& o, bool interrupted,
             const std::string& unwritten) {
   print(scores, o);
-  for (const score& s : scores) print_passes(s);
-  if (o.repeat > 1) print_spreads(spreads_of(scores));
+  for (const score& s : scores) print_passes(s, label_of(s, o));
+  if (o.repeat > 1) print_spreads(spreads_of(scores, interrupted));
   std::fflush(stdout);
   score all;
   all.unwritten = unwritten;

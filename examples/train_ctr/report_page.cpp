@@ -252,19 +252,27 @@ std::string report_page(const std::vector<score>& scores, const data_facts& data
   facts += row("data", {!o.evaluate.empty() ? o.evaluate : source(o.data, "synthetic")});
   if (!o.test.empty()) facts += row("test", {o.test});
   if (!o.valid.empty()) facts += row("validation", {o.valid});
-  facts += row("rows read", {count(data.rows)});
-  facts += row("rows that train", {count(data.train_rows)});
+  if (o.evaluate.empty()) {
+    facts += row("rows of the data", {count(data.rows)});
+    facts += row("rows that train", {count(data.train_rows)});
+  }
   if (data.valid_rows > 0) facts += row("rows that validate", {count(data.valid_rows)});
   facts += row("rows that test", {count(data.test_rows)});
   facts += row("rows skipped", {count(data.skipped.count)});
   for (const std::string& one : data.skipped.first) facts += row("skipped", {one});
-  facts += row("rows of tables", {count(data.table_rows)});
+  if (o.evaluate.empty()) facts += row("rows of tables", {count(data.table_rows)});
   std::string settings;
+  if (o.evaluate.empty()) {
+    for (const auto& [name, value] :
+         {std::pair("seed", std::to_string(o.seed)), std::pair("batch size", count(o.batch_size)),
+          std::pair("epochs", std::to_string(o.epochs)), std::pair("optimizer", o.optimizer),
+          std::pair("L2", short_number(o.l2)), std::pair("schedule", o.schedule)}) {
+      settings += row(name, {value});
+    }
+  }
   for (const auto& [name, value] :
-       {std::pair("seed", std::to_string(o.seed)), std::pair("batch size", count(o.batch_size)),
-        std::pair("epochs", std::to_string(o.epochs)), std::pair("optimizer", o.optimizer),
-        std::pair("L2", short_number(o.l2)), std::pair("schedule", o.schedule), std::pair("keys", o.keys),
-        std::pair("arithmetic of dense layers", o.math), std::pair("threads", std::to_string(o.threads))}) {
+       {std::pair("keys", o.keys), std::pair("arithmetic of dense layers", o.math),
+        std::pair("threads", std::to_string(o.threads))}) {
     settings += row(name, {value});
   }
   return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"

@@ -110,7 +110,17 @@ void write_result(const std::vector<score>& scores, const data_facts& data, cons
     }
     out["models"].push_back(one);
   }
-  for (const spread& of : o.repeat > 1 ? spreads_of(scores) : std::vector<spread>()) {
+  if (!o.evaluate.empty()) {  // what only a training has
+    for (const char* const name :
+         {"train_rows",  "valid_rows",  "window",     "kept",     "table_rows",   "step",
+          "executor",    "smart_stage", "fusion",     "prefetch", "stale_window", "async_embedding",
+          "micro_batch", "memory_plan", "batch_size", "epochs",   "seed",         "optimizer",
+          "l2",          "schedule"}) {
+      out.erase(name);
+    }
+    for (nlohmann::json& of : out["models"]) of.erase("seed");
+  }
+  for (const spread& of : o.repeat > 1 ? spreads_of(scores, interrupted) : std::vector<spread>()) {
     const auto both = [](const mean_and_deviation& m) {
       return nlohmann::json{{"mean", number_of(m.mean)}, {"deviation", number_of(m.deviation)}};
     };
@@ -118,6 +128,7 @@ void write_result(const std::vector<score>& scores, const data_facts& data, cons
                               {"auc", both(of.auc)},
                               {"logloss", both(of.log_loss)},
                               {"calibration", both(of.calibration)}};
+    if (std::isfinite(of.group_auc.mean)) out["repeat"][of.name]["group_auc"] = both(of.group_auc);
   }
   write_file(o.json, out.dump(2) + '\n');
 }

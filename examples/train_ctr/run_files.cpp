@@ -87,6 +87,7 @@ void check_files(const options& o) {
       inputs.push_back(file == "-" ? stream_at(option, STDIN_FILENO) : file_at(option, file, nullptr));
   }
   if (!o.load.empty()) inputs.push_back(file_at("--load", o.load, nullptr));
+  if (!o.schema.empty()) inputs.push_back(file_at("--schema", o.schema, nullptr));
   outputs.push_back(stream_at("the standard output", STDOUT_FILENO));
   for (const auto& [option, path] :
        {std::tuple("--save", &o.save), std::tuple("--json", &o.json), std::tuple("--output", &o.output),

@@ -12,7 +12,9 @@
 // A vocabulary has for_each_size(visit), as the options of a model, and parts(), as a model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,20 +26,23 @@
 #include <deeprec/core/result.hpp>
 #include <deeprec/embedding/files/table_file.hpp>
 
+#include "evaluation.hpp"
 #include "models/ctr_data.hpp"
 #include "models/slot_tables.hpp"
 
 namespace ctr {
 
 inline constexpr const char* validation_score = "score of the validation";
+inline constexpr const char* validation_hash = "hash of the rows that validate";
 
 struct training_place {
   index_t seed = 0;
   index_t data_rows = 0;
   index_t train_rows = 0;
-  index_t window = 0;   ///< rows that are shuffled at a time; 0: all
-  index_t hash = 0;     ///< of all data
-  index_t trained = 0;  ///< rows, in all epochs
+  index_t window = 0;      ///< rows that are shuffled at a time; 0: all
+  index_t hash = 0;        ///< of all data
+  index_t valid_hash = 0;  ///< of the rows that validate
+  index_t trained = 0;     ///< rows, in all epochs
   index_t steps = 0;
   std::optional<double> best{};  ///< the score of the validation that is kept
 };
@@ -121,7 +126,25 @@ inline std::string model_name(const deeprec::table_file_info& info) {
                              : info.tables.front().name.substr(0, info.tables.front().name.find(','));
 }
 
-/// An empty string, or why not.
+/// Whether the floats of all tables are finite.
+inline bool is_finite(const std::vector<deeprec::named_table>& tables) {
+  bool is = true;
+  for (const deeprec::named_table& table : tables) {
+    if (table.format != "f32") continue;
+    for (index_t r = 0; r < table.rows; ++r) {
+      const std::byte* const row =
+          table.addresses != nullptr ? table.addresses[r] : table.data + r * table.stride_bytes;
+      const auto* const floats = reinterpret_cast<const float*>(row);
+      // The difference of what is not finite with itself is NaN.
+      float sum = 0;
+      for (index_t i = 0; i < table.width; ++i) sum += floats[i] - floats[i];
+      is = is && sum == 0;
+    }
+  }
+  return is;
+}
+
+/// An empty string, or why not. Throws a failure, and leaves the file as it is, where weights are not finite.
 template <class Model, class Vocabulary>
 std::string save_model(const std::string& path, Model& model, typename Model::options how,
                        Vocabulary vocabulary, const training_place& at) {
@@ -134,7 +157,10 @@ std::string save_model(const std::string& path, Model& model, typename Model::op
                    {"hash of the rows", at.hash},
                    {"rows trained", at.trained}};
   const auto add = [&](std::string_view name, const auto& size) { add_size(state.numbers, name, size); };
-  if (at.best) state.numbers.push_back({validation_score, *at.best});
+  if (at.best) {
+    state.numbers.push_back({validation_score, *at.best});
+    state.numbers.push_back({validation_hash, at.valid_hash});
+  }
   how.for_each_size(add);
   vocabulary.for_each_size(add);
   if constexpr (requires { vocabulary.columns; }) {
@@ -142,6 +168,8 @@ std::string save_model(const std::string& path, Model& model, typename Model::op
     if (!schema.empty()) state.numbers.push_back({std::string(Vocabulary::schema_mark) + schema, index_t{1}});
   }
   const model_parts parts = parts_of(model, vocabulary);
+  if (!is_finite(parts.tables))
+    throw diverged(path + " is not written: weights after step " + std::to_string(at.steps));
   const std::vector<deeprec::const_named_table> all(parts.tables.begin(), parts.tables.end());
   const auto saved = save_tables(path, all, state);
   return saved ? std::string() : saved.fault().message();
@@ -190,11 +218,21 @@ std::string load_model(const std::string& path, Model& model, Vocabulary& vocabu
   }
   const model_parts parts = parts_of(model, vocabulary, path);
   const auto loaded = load_tables(path, parts.tables);
-  if (!loaded) return loaded.fault().message();
+  if (!loaded) {
+    const bool is_size = loaded.fault().code() == deeprec::errc::shape_mismatch;
+    return loaded.fault().message() +
+           (is_size ? ". Fix: the sizes of the run that saved it, such as --width, --top and --table-rows"
+                    : "");
+  }
   if (use == load_use::new_data) return {};
   at.trained = loaded.value().whole("rows trained").value_or(0);
   at.steps = static_cast<index_t>(loaded.value().step);
   at.best = loaded.value().real(validation_score);
+  if (at.best && loaded.value().whole(validation_hash).value_or(0) != at.valid_hash) {
+    at.best.reset();
+    std::fprintf(stderr, "train_ctr: %s: its best validation was of other rows, and counts no more\n",
+                 path.c_str());
+  }
   return {};
 }
 

@@ -32,24 +32,29 @@ inline mean_and_deviation mean_of(std::vector<double> values) {
 struct spread {
   std::string name;
   std::size_t seeds = 0;
-  mean_and_deviation auc, log_loss, calibration;
+  mean_and_deviation auc, log_loss, calibration, group_auc;
 };
 
-/// For each name, in the order of their first score.
+/// For each name, in the order of their first score. Where the run was interrupted, without the last seed.
 template <class Score>
-std::vector<spread> spreads_of(const std::vector<Score>& scores) {
+std::vector<spread> spreads_of(std::vector<Score> scores, bool interrupted) {
   std::vector<spread> all;
+  if (interrupted && !scores.empty()) {
+    std::erase_if(scores, [last = scores.back().seed](const Score& of) { return of.seed == last; });
+  }
   for (const Score& first : scores) {
     if (std::any_of(all.begin(), all.end(), [&](const spread& of) { return of.name == first.name; }))
       continue;
-    std::vector<double> areas, losses, ratios;
+    std::vector<double> areas, losses, ratios, by_group;
     for (const Score& of : scores) {
       if (of.name != first.name) continue;
       areas.push_back(of.auc);
       losses.push_back(of.log_loss);
       ratios.push_back(of.calibration);
+      by_group.push_back(of.group_auc);
     }
-    all.push_back({first.name, areas.size(), mean_of(areas), mean_of(losses), mean_of(ratios)});
+    all.push_back(
+        {first.name, areas.size(), mean_of(areas), mean_of(losses), mean_of(ratios), mean_of(by_group)});
   }
   return all;
 }

@@ -3,15 +3,20 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
+#include <vector>
 
+#include "data_schema.hpp"
 #include "models/ctr_data.hpp"
+#include "opened_text.hpp"
 #include "options.hpp"
 
 namespace ctr {
@@ -51,23 +56,64 @@ std::string wrong_table_rows(const std::string& text) {
   return text + " must be auto, or a number from 1 to " + std::to_string(most_table_rows);
 }
 
-/// Empty: text is a fraction of the rows, or a file.
-std::string wrong_valid(const std::string& text) {
-  if (fraction_in(text) || ::access(text.c_str(), F_OK) == 0) return {};
-  return text + " must be a file, or a fraction between 0 and 1";
+/// The number of a column with one token, from 1; 0: it has no such name.
+int token_column(const ctr_columns& columns, const std::string& name) {
+  for (index_t t = 0; t < columns.tokens; ++t) {
+    const bool has_one = !columns.has_bags() || columns.bags[static_cast<std::size_t>(t)] == token_bag::one;
+    if (has_one && columns.slot_name(columns.integers + t) == name) return static_cast<int>(t) + 1;
+  }
+  return 0;
+}
+std::string wrong_group(const ctr_columns& columns, const std::string& name) {
+  const std::string all =
+      columns.names.empty() ? "C1 to C" + std::to_string(columns.tokens) : "a column of use token";
+  return "--group: " + name + " must be a column of tokens, " + all;
 }
 
-std::string wrong_group(std::string& text) {
-  constexpr int tokens = 26;  // of Criteo's logs
-  for (int c = 1; c <= tokens; ++c) {
-    if (text != "C" + std::to_string(c)) continue;
-    text = std::to_string(c);
-    return {};
-  }
-  return text + " must be a column of tokens, C1 to C" + std::to_string(tokens);
+/// Empty: text is a fraction of the rows, or an input.
+std::string wrong_valid(std::string& text) {
+  return fraction_in(text) || wrong_input(text).empty()
+             ? std::string()
+             : text + " must be a file, or a fraction between 0 and 1";
 }
 
 }  // namespace
+
+std::string wrong_input(std::string& path) {
+  if (path.empty()) return "an empty path names no file";
+  if (path.find('\n') != std::string::npos) return "a path must not have a line end";
+  const bool is =
+      path == "-" || ::access(path.c_str(), F_OK) == 0 || path.find_first_of("*?[") != std::string::npos;
+  return is ? std::string() : "no such file: " + path;
+}
+
+std::string wrong_seed(std::string& text) {
+  std::uint64_t seed = 0;
+  const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (wrong == std::errc() && end == text.data() + text.size()) return {};
+  return text + " must be a whole number from 0 to 2^64 - 1";
+}
+
+CLI::Validator output_path() {
+  return {[](std::string& path) {
+            return path.empty()  ? "an empty path names no file"
+                   : path == "-" ? "-: the standard output is /dev/stdout here, a file of this name ./-"
+                                 : "";
+          },
+          "FILE"};
+}
+
+void find_group(options& o) {
+  if (o.group.empty()) return;
+  const ctr_columns columns = o.columns != nullptr ? o.columns->columns : ctr_columns();
+  o.group_column = token_column(columns, o.group);
+  if (o.group_column == 0) throw failure(wrong_group(columns, o.group));
+  if (o.columns == nullptr) return;
+  for (const deeprec::csv_column& column : o.columns->format.columns) {
+    if (column.use == deeprec::csv_use::group)
+      throw failure("--group is not for a schema with a column of use group (has " + column.name + ')');
+  }
+}
 
 double options::valid_fraction() const { return fraction_in(valid).value_or(0); }
 
@@ -131,8 +177,12 @@ void add_training_options(CLI::App& app, options& o) {
                  "use (default: 131072)")
       ->check(CLI::Validator(wrong_table_rows, "N|auto"));
   app.add_option("--valid", o.valid,
-                 "rows that validate between steps: a file, or a fraction of the rows that would train")
-      ->check(CLI::Validator(wrong_valid, "FILE|FRACTION"));
+                 "rows that validate between steps: inputs as --data has, or a fraction of the rows that "
+                 "would train")
+      ->check(CLI::Validator(wrong_valid, "FILE|FRACTION"))
+      ->expected(1, -1)
+      ->allow_extra_args()
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join);
   app.add_option("--valid-every", o.valid_every,
                  "validate after so many steps as well as after each epoch; 0: don't")
       ->check(CLI::Range(index_t{0}, index_t{1} << 40))
@@ -145,26 +195,24 @@ void add_training_options(CLI::App& app, options& o) {
                  "the last weights)")
       ->check(CLI::Range(index_t{0}, index_t{1} << 40))
       ->capture_default_str();
-  app.add_option("--group", o.group,
-                 "a column of tokens, C1 to C26, for instance of users: the AUC of the rows of each as well, "
-                 "their mean by rows")
-      ->transform(CLI::Validator(wrong_group, "COLUMN"));
+  app.add_option(
+      "--group", o.group,
+      "a column with a token, C1 to C26 or one of the schema, for instance of users: the AUC of the "
+      "rows of each as well, their mean by rows");
   app.add_flag("--new-data", o.new_data,
                "of --load: train on with other rows than the file was trained with, from their first one: "
                "the next day's. The model keeps its tables, and what it knows of tokens");
   app.add_option(
          "--evaluate", o.evaluate,
-         "train nothing: how good the model of --load is for the rows of this file, which have labels")
-      ->check(CLI::Validator(
-          [](std::string& path) {
-            return path == "-" || ::access(path.c_str(), F_OK) == 0 ? "" : "no such file: " + path;
-          },
-          "FILE"));
+         "train nothing: how good the model of --load is for the rows of these inputs, which have labels")
+      ->check(CLI::Validator(wrong_input, "FILE"))
+      ->expected(1, -1)
+      ->allow_extra_args()
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join);
   app.add_option("--log", o.log,
                  "write what happens to this file as it happens: a line of JSON for each --log-every steps, "
                  "and for each pass over rows that validate or test")
-      ->check(CLI::Validator(
-          [](std::string& path) { return path.empty() ? "an empty path names no file" : ""; }, "FILE"));
+      ->check(output_path());
   app.add_option("--tensorboard", o.tensorboard,
                  "write the same numbers as event files for TensorBoard into a folder of this one for each "
                  "model and seed")
@@ -188,6 +236,14 @@ void add_training_options(CLI::App& app, options& o) {
 
 std::string wrong_training_options(const CLI::App& app, const options& o, bool of_histories) {
   const auto given = [&](const char* name) { return app.count(name) > 0; };
+  for (const auto& [is, name, other] :
+       {std::tuple(!o.test.empty(), "--train-fraction", "--test"),
+        std::tuple(!o.data.empty(), "--rows", "--data"), std::tuple(!o.data.empty(), "--planted", "--data"),
+        std::tuple(!o.synthesize.empty(), "--data", "--synthesize"),
+        std::tuple(!o.synthesize.empty(), "--model", "--synthesize"),
+        std::tuple(o.optimizer == "sgd", "--initial-squares", "--optimizer sgd, which has none")}) {
+    if (is && given(name)) return std::string(name) + " is not for " + other;
+  }
   if (o.warm_up > 0 && o.schedule == "step") return "--warm-up is not for --schedule step";
   for (const char* const name : {"--decay", "--decay-every"}) {
     if (given(name) && o.schedule != "step" && o.schedule != "smooth") {
@@ -201,7 +257,10 @@ std::string wrong_training_options(const CLI::App& app, const options& o, bool o
   if (!o.table_rows.empty() && of_histories) return "--table-rows is not for din and dssm";
   if (!o.schema.empty() && of_histories) return "--schema is not for din and dssm";
   if (!o.schema.empty() && o.data.empty()) return "--schema needs --data";
-  if (!o.schema.empty() && o.group > 0) return "--group is not for --schema, whose column of use group it is";
+  if (!o.group.empty() && o.schema.empty() && !of_histories && token_column({}, o.group) == 0)
+    return wrong_group({}, o.group);
+  if (given("--log-every") && o.log.empty() && o.report.empty() && o.tensorboard.empty())
+    return "--log-every needs --log, --report or --tensorboard";
   if (!o.table_rows.empty() && o.has_raw_keys()) return "--table-rows is not for --keys raw, which grow";
   for (const char* const name : {"--valid-every", "--patience"}) {
     if (given(name) && of_histories && !o.validate) return std::string(name) + " needs --validate";
@@ -231,7 +290,11 @@ std::string wrong_training_options(const CLI::App& app, const options& o, bool o
     }
     for (const auto& [name, path] :
          {std::pair("--data", &o.data), std::pair("--test", &o.test), std::pair("--valid", &o.valid)}) {
-      if (*path == "-") return std::string(name) + " - is not for --repeat: a pipe can be read once";
+      if (path == &o.valid && o.valid_fraction() > 0) continue;
+      const std::vector<std::string> files = files_of(*path);
+      const auto pipe = std::find_if(files.begin(), files.end(), is_pipe);
+      if (pipe != files.end())
+        return std::string(name) + ' ' + *pipe + " is not for --repeat: a pipe can be read once";
     }
   }
   if (o.ranks) {
