@@ -1,7 +1,9 @@
 #include "data_schema.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,8 @@
 #include <utility>
 
 #include <deeprec/core/hash.hpp>
+
+#include "opened_text.hpp"
 
 namespace ctr {
 
@@ -24,6 +28,7 @@ using nlohmann::json;
 
 constexpr index_t most_rows = index_t{1} << 26;  // as --table-rows
 constexpr std::size_t most_bytes = 60'000;       // of a schema: a model keeps it as a name
+constexpr std::size_t most_depth = 8;            // of brackets in brackets
 
 /// The keys of an object, each taken once.
 class json_object {
@@ -41,7 +46,7 @@ class json_object {
     return value(key, otherwise, "must be true or false", [](const json& v) { return v.is_boolean(); });
   }
   float number(const char* key, float otherwise) {
-    return value(key, otherwise, "must be a number", [](const json& v) { return v.is_number(); });
+    return value(key, otherwise, "must be a number of at most 3.4e38", is_float);
   }
   index_t whole(const char* key, index_t otherwise, index_t least, index_t most) {
     const std::string range =
@@ -57,9 +62,8 @@ class json_object {
     });
   }
   std::vector<float> numbers(const char* key) {
-    return value(key, std::vector<float>{}, "must be a list of numbers", [](const json& v) {
-      return v.is_array() && std::all_of(v.begin(), v.end(), [](const json& e) { return e.is_number(); });
-    });
+    return value(key, std::vector<float>{}, "must be a list of numbers of at most 3.4e38",
+                 [](const json& v) { return v.is_array() && std::all_of(v.begin(), v.end(), is_float); });
   }
   /// One of these words: its number.
   int word(const char* key, const char* otherwise, const std::vector<std::string>& words) {
@@ -81,6 +85,10 @@ class json_object {
     taken_.insert(key);
     return of_->at(key);
   }
+  /// Throws where there is this key, which has no effect.
+  void refuse_key(const char* key, const char* why) const {
+    if (has(key)) throw failure(place(key) + ": " + why);
+  }
   /// Throws where there is a key that nobody took.
   void end() const {
     for (const auto& [key, unused] : of_->items()) {
@@ -90,6 +98,9 @@ class json_object {
   }
 
  private:
+  static bool is_float(const json& v) {
+    return v.is_number() && std::fabs(v.get<double>()) <= double{std::numeric_limits<float>::max()};
+  }
   template <class T, class Is>
   T value(const char* key, T otherwise, const char* must, const Is& is) {
     taken_.insert(key);
@@ -107,29 +118,79 @@ class json_object {
   std::set<std::string> taken_;
 };
 
-std::string text_of_file(const std::string& path, const std::string& where) {
+std::string text_of_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in) throw failure(where + ": can't be read: " + path);
+  if (!in) throw failure(path + ": can't be read: " + path);
   return std::move(text).str();
 }
 
-/// The words of a vocabulary: a list, or a file with one a line.
-std::shared_ptr<const deeprec::csv_vocabulary> vocabulary_of(json_object& column, std::uint64_t& hash) {
-  const std::string where = column.place("vocabulary");
-  std::vector<std::string> words;
-  const json& is = column.any("vocabulary");
-  if (is.is_string()) {
-    std::istringstream lines(text_of_file(is.get<std::string>(), where));
-    for (std::string line; std::getline(lines, line);) {
-      if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty()) words.push_back(std::move(line));
-      if (static_cast<index_t>(words.size()) > deeprec::csv_vocabulary::most) break;  // refused below
+/// The JSON of a text, whose objects have each key once.
+json parsed(const std::string& text, const std::string& where) {
+  struct level {
+    std::set<std::string> keys;
+    index_t objects = 0;  // in it
+  };
+  std::vector<level> levels(1);
+  const auto see = [&](int, json::parse_event_t event, const json& is) {
+    switch (event) {
+      case json::parse_event_t::object_start:
+        ++levels.back().objects;
+        [[fallthrough]];
+      case json::parse_event_t::array_start:
+        levels.emplace_back();
+        if (levels.size() > most_depth)
+          throw failure(where + ": must have at most " + std::to_string(most_depth - 1) +
+                        " brackets in brackets");
+        break;
+      case json::parse_event_t::object_end:
+      case json::parse_event_t::array_end:
+        levels.pop_back();
+        break;
+      case json::parse_event_t::key: {
+        const auto key = is.get<std::string>();
+        if (levels.back().keys.insert(key).second) break;
+        const bool of_column = levels.size() == 4;  // in the list, in the object at the top
+        throw failure(where + (of_column ? ".columns[" + std::to_string(levels[2].objects - 1) + ']' : "") +
+                      ": has a key twice: " + key);
+      }
+      case json::parse_event_t::value:
+        break;
     }
-  } else {
-    words = column.texts("vocabulary");
+    return true;
+  };
+  try {
+    return json::parse(text, see);
+  } catch (const json::exception& wrong) {
+    throw failure(where + ": is no JSON: " + wrong.what());
   }
+}
+
+/// One word a line.
+std::vector<std::string> words_of_file(const std::string& path, const std::string& where) {
+  std::vector<std::string> words;
+  try {
+    text_lines lines({path});
+    while (lines.next()) {
+      if (lines.line().find('\0') != std::string_view::npos) lines.fail("a NUL byte: must be text");
+      if (!lines.line().empty()) words.emplace_back(lines.line());
+      if (static_cast<index_t>(words.size()) > deeprec::csv_vocabulary::most) break;  // refused by its reader
+    }
+  } catch (const failure& wrong) {
+    throw failure(where + ": " + wrong.what());
+  }
+  return words;
+}
+
+/// The words of a vocabulary: a list, or those of `file`, where that is not empty.
+std::shared_ptr<const deeprec::csv_vocabulary> vocabulary_of(json_object& column, const std::string& file,
+                                                             std::uint64_t& hash) {
+  const std::string where = column.place("vocabulary");
+  const std::vector<std::string> words =
+      file.empty() ? column.texts("vocabulary") : words_of_file(file, where);
+  if (words.empty())
+    throw failure(where + ": must have words" + (file.empty() ? "" : " (" + file + " has none)"));
   for (const std::string& word : words) hash = deeprec::hash_bytes(word, hash + 1);
   auto made = deeprec::csv_vocabulary::of(words);
   if (!made) {
@@ -145,9 +206,15 @@ const std::vector<std::string> use_words = {"label",  "count", "dense", "token",
                                             "weight", "group", "name",  "ignored"};
 
 csv_column label_of(json_object& in, std::string name) {
-  if (in.has("at_least"))
+  if (in.has("at_least")) {
+    in.refuse_key("positive", "is not for a label with at_least");
+    in.refuse_key("negative", "is not for a label with at_least");
     return csv_column::label(std::move(name), csv_label::at_least, in.number("at_least", 0));
-  if (!in.has("positive")) return csv_column::label(std::move(name));
+  }
+  if (!in.has("positive")) {
+    in.refuse_key("negative", "needs positive, the texts of label 1");
+    return csv_column::label(std::move(name));
+  }
   csv_column made = csv_column::label(std::move(name), csv_label::one_of);
   made.positive = in.texts("positive");
   made.negative = in.texts("negative");
@@ -159,6 +226,10 @@ csv_column dense_of(json_object& in, std::string name, bool is_count) {
   made.missing = in.number("missing", std::numeric_limits<float>::quiet_NaN());
   if (is_count) return made;
   made.scale = static_cast<csv_scale>(in.word("scale", "none", {"none", "log", "standard", "quantile"}));
+  if (made.scale != csv_scale::standard) {
+    for (const char* const key : {"mean", "deviation"}) in.refuse_key(key, "needs \"scale\": \"standard\"");
+  }
+  if (made.scale != csv_scale::quantile) in.refuse_key("quantiles", "needs \"scale\": \"quantile\"");
   made.mean = in.number("mean", 0);
   made.deviation = in.number("deviation", 1);
   made.quantiles = in.numbers("quantiles");
@@ -167,13 +238,8 @@ csv_column dense_of(json_object& in, std::string name, bool is_count) {
 
 }  // namespace
 
-data_schema schema_of(const std::string& text, const std::string& where) {
-  json all;
-  try {
-    all = json::parse(text);
-  } catch (const json::exception& wrong) {
-    throw failure(where + ": is no JSON: " + wrong.what());
-  }
+data_schema schema_of(const std::string& text, const std::string& where, const std::string& folder) {
+  const json all = parsed(text, where);
   json_object top(all, where);
   data_schema made;
   made.format.delimiter = top.character("delimiter", ',');
@@ -191,6 +257,7 @@ data_schema schema_of(const std::string& text, const std::string& where) {
   std::vector<token_bag> bags;
   json resolved = all;
   index_t n = 0;
+  bool has_positions = false;
   for (const json& of : all["columns"]) {
     const std::string at = where + ".columns[" + std::to_string(n) + ']';
     json_object in(of, at);
@@ -200,6 +267,7 @@ data_schema schema_of(const std::string& text, const std::string& where) {
     if (name.empty()) name = std::to_string(n + 1);
     const index_t position = in.whole("position", -1, 0, index_t{1} << 30);
     if (position >= 0 && has_header) throw failure(at + ".position: is not for a file with a header");
+    has_positions |= position >= 0;
     csv_column column = csv_column::other(name, csv_use::ignored);
     std::vector<csv_column>* to = &others;
     const auto is = static_cast<use_of>(in.word("use", "", use_words));
@@ -230,13 +298,21 @@ data_schema schema_of(const std::string& text, const std::string& where) {
           if (given > 0)
             throw failure(at + ".rows: is not for a column with a vocabulary, which has its own");
           std::uint64_t hash = 0;
-          column.vocabulary = vocabulary_of(in, hash);
+          json& kept_column = resolved["columns"][static_cast<std::size_t>(n)];
+          std::string file;
+          if (const json& words = in.any("vocabulary"); words.is_string()) {
+            file = words.get<std::string>();
+            if (!folder.empty()) file = (std::filesystem::path(folder) / file).lexically_normal();
+            kept_column["vocabulary"] = file;
+            made.files.push_back(file);
+          }
+          column.vocabulary = vocabulary_of(in, file, hash);
           rows.back() = column.vocabulary->rows();
           // A model keeps what its words were.
           const auto kept = static_cast<std::int64_t>(hash >> 1);
           if (in.has("hash of the words") && in.any("hash of the words") != kept)
             throw failure(at + ".vocabulary: must have the words that the model was trained with");
-          resolved["columns"][static_cast<std::size_t>(n)]["hash of the words"] = kept;
+          kept_column["hash of the words"] = kept;
         }
         to = &tokens;
         break;
@@ -270,6 +346,7 @@ data_schema schema_of(const std::string& text, const std::string& where) {
       made.format.columns.push_back(std::move(column));
     }
   }
+  if (made.format.header == deeprec::csv_header::absent && !has_positions) made.format.field_count = n;
   const auto& columns = made.format.columns;
   if (std::none_of(columns.begin(), columns.end(),
                    [](const csv_column& c) { return c.use == csv_use::label; }))
@@ -282,13 +359,19 @@ data_schema schema_of(const std::string& text, const std::string& where) {
   made.rows = std::move(rows);
   if (std::any_of(bags.begin(), bags.end(), [](token_bag of) { return of != token_bag::one; }))
     made.columns.bags = std::move(bags);
-  made.columns.schema = resolved.dump();
+  try {
+    made.columns.schema = resolved.dump();
+  } catch (const json::exception&) {
+    throw failure(where + ": the path of a vocabulary must be text in UTF-8");
+  }
   if (made.columns.schema.size() > most_bytes)
     throw failure(where + ": must be at most " + std::to_string(most_bytes) +
                   " bytes. Fix: a file for a long vocabulary");
   return made;
 }
 
-data_schema read_schema(const std::string& path) { return schema_of(text_of_file(path, path), path); }
+data_schema read_schema(const std::string& path) {
+  return schema_of(text_of_file(path), path, std::filesystem::absolute(path).parent_path());
+}
 
 }  // namespace ctr

@@ -77,8 +77,14 @@ class row_source {
 inline void check_header(const std::string& path, std::string_view head,
                          const deeprec::criteo_format& format) {
   if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
-  std::string_view line = head.substr(0, head.find('\n'));
-  if (line.ends_with('\r')) line.remove_suffix(1);
+  std::string_view line;
+  index_t number = 0;
+  while (line.empty() && !head.empty()) {
+    line = head.substr(0, head.find('\n'));
+    head.remove_prefix(std::min(line.size() + 1, head.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    ++number;
+  }
   const auto layout = format.detect(line);
   if (!layout.has_header) return;
   std::vector<std::string> places;
@@ -93,8 +99,8 @@ inline void check_header(const std::string& path, std::string_view head,
     if (name.size() > 1 && name.front() == '"' && name.back() == '"') name = name.substr(1, name.size() - 2);
     for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
     if (name == places[k] || std::find(places.begin(), places.end(), name) == places.end()) continue;
-    throw failure(path + ":1: column " + std::to_string(k + 1) + " must be " + places[k] + " (is " +
-                  std::string(field) + "): columns are read by their places");
+    throw failure(path + ':' + std::to_string(number) + ": column " + std::to_string(k + 1) + " must be " +
+                  places[k] + " (is " + std::string(field) + "): columns are read by their places");
   }
 }
 
@@ -231,7 +237,7 @@ class text_rows final : public file_rows {
   std::optional<deeprec::result<reader>> reader_;  // refers to executor_
 };
 
-/// What a row source is read for: only predictions want names of rows, and they want no weights.
+/// What a row source is read for: only predictions want names of rows, and they want no weights and groups.
 enum class text_use : unsigned char { train, predict, evaluate };
 
 /// Rows of text or of Parquet, by the schema of the options or as Criteo's. Of those to predict the label may
@@ -245,8 +251,10 @@ inline std::unique_ptr<row_source> file_rows_of(const options& o, const std::str
     deeprec::csv_format format = o.columns->format;
     format.labels = labels;
     for (deeprec::csv_column& column : format.columns) {
-      if (column.use == (use == text_use::predict ? deeprec::csv_use::weight : deeprec::csv_use::name))
-        column.use = deeprec::csv_use::ignored;
+      const bool is_wanted = use == text_use::predict ? column.use != deeprec::csv_use::weight &&
+                                                            column.use != deeprec::csv_use::group
+                                                      : column.use != deeprec::csv_use::name;
+      if (!is_wanted) column.use = deeprec::csv_use::ignored;
     }
     if (is_parquet) return parquet_rows_of(inputs, std::move(format), o.columns.get(), o.skip_bad);
     return std::make_unique<text_rows<deeprec::csv_format>>(inputs, memory, std::move(format),

@@ -253,6 +253,18 @@ TEST_CASE("criteo: tab, comma, header and Id column are found in the first line"
   CHECK(parse_all(format, "\xEF\xBB\xBF" + comma).rows == truth);
   CHECK(parse_all(format, names).rows.empty());
   CHECK(parse_all(format, names + "\n").fault.empty());
+  for (const std::string empty : {"\n", "\r\n\n", "\xEF\xBB\xBF\n"}) {
+    CHECK(parse_all(format, empty + comma).rows == truth);
+    CHECK(parse_all(format, empty + names + "\n" + comma).rows == truth);
+    CHECK(parse_all(format, empty + names + "\n\n" + comma + "\n" + comma.substr(2))
+              .fault.find(':' + std::to_string(std::count(empty.begin(), empty.end(), '\n') + 4) + ':') !=
+          std::string::npos);
+    const temporary_file file(empty + names + "\n" + comma);
+    const inline_executor here;
+    for (const index_t chunk : {1, 2, 100, 10000})
+      CHECK(read_all(read_files(here, format, {file.path()}, {.chunk_bytes = chunk}).or_throw(), 3).rows ==
+            truth);
+  }
 
   format.ids = id_column::present;
   CHECK(parse_all(format, "7," + comma).rows == truth);

@@ -404,6 +404,142 @@ TEST_CASE("csv: spaces around fields are no part of them where they are trimmed"
   CHECK(has(fault_of(format, "y,n,t\n 1,13,x\n"), "2:1"));
 }
 
+TEST_CASE("csv: blanks around quotes are left out where fields are trimmed") {
+  for (const char delimiter : {',', '\t', ' '}) {
+    const auto by = [&](std::string text) {
+      for (char& c : text) c = c == ',' ? delimiter : c;
+      return text;
+    };
+    const std::string blank = delimiter == ' ' ? "\t" : " ";
+    csv_format format{.columns = {csv_column::label("y"), csv_column::token("t"), csv_column::token("u")},
+                      .delimiter = delimiter,
+                      .trims = true};
+    const auto hashes_of = [](const char* t, const char* u) {
+      return std::vector<std::vector<std::int64_t>>{{static_cast<std::int64_t>(hash_bytes(t, 0))},
+                                                    {static_cast<std::int64_t>(hash_bytes(u, 1))}};
+    };
+    const std::string text =
+        by("\"y\"" + blank + "," + blank + "\"t\",u\n" + "\"1\"" + blank + "," + blank + "\"a,b\"" + blank +
+           "," + blank + "\"c\"" + blank + "\n" + "0," + blank + "\"say \"\"hi\"\"\"" + blank + ",d\r\n" +
+           "0,\"\"" + blank + "," + blank + "\"e\nf\"" + blank + "\r\n" + "\"1\",\"g\",\"h\"\n");
+    const outcome got = parse_all(format, text);
+    CHECK(got.fault == "");
+    REQUIRE(got.rows.size() == 4);
+    CHECK(got.rows[0].label == bits(1));
+    CHECK(got.rows[0].ids == hashes_of(by("a,b").c_str(), "c"));
+    CHECK(got.rows[1].ids == hashes_of(by("say \"hi\"").c_str(), "d"));
+    CHECK(got.rows[2].ids == hashes_of("", "e\nf"));
+    CHECK(got.rows[3].ids == hashes_of("g", "h"));
+    const std::string head = by("y,t,u\n");
+    CHECK(has(fault_of(format, head + by("1," + blank + "\"a\"" + blank + "b,c\n")),
+              "2:8: malformed text: text behind a closing quote"));
+    CHECK(
+        has(fault_of(format, head + by("1," + blank + "\"a,c\n")), "2:4: malformed text: the quote is not"));
+    CHECK(has(fault_of(format, head + by("1," + blank + "a\"b,c\n")),
+              "2:5: malformed text: a quote in a field"));
+    format.trims = false;
+    CHECK(has(fault_of(format, head + by("1,\"a\"" + blank + ",c\n")), "text behind a closing quote"));
+    CHECK(has(fault_of(format, head + by("1," + blank + "\"a\",c\n")), "a quote in a field"));
+  }
+}
+
+TEST_CASE("csv: empty lines before the header and the first row are ignored, in files and streams") {
+  const inline_executor here;
+  thread_pool pool({.threads = 2});
+  csv_format format{.columns = {csv_column::label("y"), csv_column::token("t", 50)}};
+  for (const bool has_header : {true, false}) {
+    for (const char quote : {'"', '\0'}) {
+      format.header = has_header ? csv_header::present : csv_header::absent;
+      format.quote = quote;
+      const std::string rows = std::string(has_header ? "y,t\n" : "") + "1,a\n\n0,b\n";
+      const plain_rows expected = parse_all(format, rows).rows;
+      REQUIRE(expected.size() == 2);
+      for (const std::string& mark : {""s, "\xEF\xBB\xBF"s}) {
+        for (const std::string& empty : {"\n"s, "\r\n\n"s, std::string(5000, '\n') + "\r\n"}) {
+          const std::string text = mark + empty + rows;
+          const outcome got = parse_all(format, text);
+          CHECK(got.fault == "");
+          CHECK(got.rows == expected);
+          const auto lines = std::count(empty.begin(), empty.end(), '\n') + (has_header ? 1 : 0);
+          const std::string place = ":" + std::to_string(lines + 4) + ":1: malformed text: the label is";
+          CHECK(has(parse_all(format, text + "7,c\n").fault, place.c_str()));
+          const temporary_file file(text), bad(text + "7,c\n");
+          const std::string other = std::string(has_header ? "x,t\n" : "1\n") + "1,a\n";
+          const temporary_file lacking(mark + empty + other);
+          const std::string second = ":" + std::to_string(std::count(empty.begin(), empty.end(), '\n') + 1) +
+                                     ": malformed text: the " + (has_header ? "header" : "first row") +
+                                     " lacks";
+          CHECK(has(parse_all(format, mark + empty + other).fault, second.c_str()));
+          for (const index_t chunk : {1, 2, 3, 5, 100, 4096, 100000}) {
+            const reader_options options{.chunk_bytes = chunk, .longest_line = 64};
+            CHECK(read_all(read_text(here, format, text, options).or_throw(), 3).rows == expected);
+            const outcome of_files =
+                read_all(read_files(pool, format, {file.path(), file.path()}, options).or_throw(), 3);
+            CHECK(of_files.fault == "");
+            CHECK(of_files.rows.size() == 4);
+            auto stream = std::make_unique<file_stream>(file.path());
+            const outcome of_stream =
+                read_all(read_stream(here, format, "stream", std::move(stream), options).or_throw(), 3);
+            CHECK(of_stream.fault == "");
+            CHECK(of_stream.rows == expected);
+            const auto fault_in = [&](const temporary_file& in) {
+              return read_all(read_files(here, format, {in.path()}, options).or_throw(), 3).fault;
+            };
+            CHECK(has(fault_in(bad), place.c_str()));
+            CHECK(has(fault_in(lacking), second.c_str()));
+          }
+        }
+        for (const std::string& none : {""s, "\n"s, "\n\r\n"s}) {
+          CHECK(parse_all(format, mark + none).fault == "");
+          CHECK(parse_all(format, mark + none).rows.empty());
+          for (const index_t chunk : {1, 100})
+            CHECK(
+                read_all(read_text(here, format, mark + none, {.chunk_bytes = chunk}).or_throw(), 3).fault ==
+                "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("csv: rows without a header have as many fields as were given, or lack the label") {
+  const auto hash = [](const char* text, std::uint64_t feature) {
+    return static_cast<std::int64_t>(hash_bytes(text, feature));
+  };
+  for (const std::size_t label_at : {0U, 1U, 2U}) {
+    csv_format format{.header = csv_header::absent, .field_count = 3};
+    format.columns = {csv_column::token("t"), csv_column::token("u")};
+    format.columns.insert(format.columns.begin() + static_cast<std::ptrdiff_t>(label_at),
+                          csv_column::label("y"));
+    std::vector<std::string> fields = {"a", "b"};
+    fields.insert(fields.begin() + static_cast<std::ptrdiff_t>(label_at), "1");
+    const std::string row = fields[0] + ',' + fields[1] + ',' + fields[2] + '\n';
+    for (const label_column labels : {label_column::present, label_column::by_fields}) {
+      format.labels = labels;
+      const outcome got = parse_all(format, row);
+      CHECK(got.fault == "");
+      REQUIRE(got.rows.size() == 1);
+      CHECK(got.rows[0].label == bits(1));
+      CHECK(got.rows[0].ids == std::vector<std::vector<std::int64_t>>{{hash("a", 0)}, {hash("b", 1)}});
+      for (const char* const other : {"1,a,b,c\n", "1\n"}) {
+        const std::string fault = fault_of(format, other);
+        CHECK(has(fault, "<text>:1: malformed text: the first row has another number of fields"));
+        CHECK(has(fault, other[1] == ',' ? "(is 4, must be 3)" : "(is 1, must be 3)"));
+      }
+    }
+    const outcome got = parse_all(format, "a,b\nc,d\n");
+    CHECK(got.fault == "");
+    REQUIRE(got.rows.size() == 2);
+    CHECK(got.rows[0].label == 0);
+    CHECK(got.rows[1].ids == std::vector<std::vector<std::int64_t>>{{hash("c", 0)}, {hash("d", 1)}});
+    CHECK(has(fault_of(format, "a,b\n1,a,b\n"), "<text>:2:5: malformed text: wrong number of fields"));
+    format.labels = label_column::present;
+    CHECK(has(fault_of(format, "a,b\n"), "(is 2, must be 3)"));
+    format.field_count = 0;
+    CHECK(has(fault_of(format, "a,b\n"), "the first row lacks a column"));
+  }
+}
+
 TEST_CASE("csv: faults have line and column, and what to do") {
   const csv_format format{
       .columns = {csv_column::label("y"), csv_column::dense("x"), csv_column::token("t", 50)}};
@@ -480,6 +616,12 @@ TEST_CASE("csv: what a schema must not be") {
   CHECK(has(refusal({.columns = {first, second}, .header = csv_header::absent}), "listed twice"));
   CHECK(has(refusal({.columns = {csv_column::label("a"), csv_column::label("b")}}), "two columns are label"));
   CHECK(has(refusal({.columns = {csv_column::token("a")}, .delimiter = '"'}), "two characters"));
+  for (const index_t wrong : {-1, 1})
+    CHECK(has(refusal({.columns = {csv_column::token("a"), csv_column::token("b")},
+                       .header = csv_header::absent,
+                       .field_count = wrong}),
+              "field_count must be"));
+  CHECK(has(refusal({.columns = {csv_column::token("a")}, .field_count = 1}), "field_count must be"));
   CHECK(has(refusal({.columns = {csv_column::token("a", -1)}}), "rows of a table are negative"));
   CHECK(has(refusal({.columns = {csv_column::tokens("a", '"')}}), "a separator"));
   csv_column scaled = csv_column::dense("a", csv_scale::quantile);

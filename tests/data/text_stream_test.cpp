@@ -330,6 +330,8 @@ TEST_CASE("no text: files, texts and streams name what they are, and what to do"
       {std::string("7z\xbc\xaf\x27\x1c\n"sv), "7z x"},
       {std::string("\xff\xfe\x31\0\n\0"sv), "UTF-16"},
       {std::string("\xfe\xff\0\x31\0\n"sv), "UTF-16"},
+      {std::string("\xff\xfe\0\0\x31\0\0\0\n\0\0\0"sv), "UTF-32"},
+      {std::string("\0\0\xfe\xff\0\0\0\x31\0\0\0\n"sv), "UTF-32"},
       {tar + "\n", "tar -xO"},
   };
   const inline_executor here;

@@ -40,6 +40,8 @@ enum class id_column : std::uint8_t { by_header, present, absent };
 /// @threads  reentrant
 /// @example  read_files(pool, criteo_format{.rows = criteo_format::same_size(1 << 20)}, {"train.txt"})
 struct criteo_format {
+  static constexpr bool ignores_empty_lines = true;
+
   /// The 26 table sizes of Criteo's features.
   using table_sizes = std::array<index_t, 26>;
 

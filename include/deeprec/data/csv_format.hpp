@@ -8,7 +8,7 @@
 // With a header columns are found by their names, in any order; those that are not listed are ignored.
 // Without one they have positions. Dense values and features of a batch come in the order of the list. A
 // field in quotes may hold delimiters, line ends, and doubled quotes. CR before a line end and empty lines
-// are ignored.
+// are ignored, also before the header.
 //
 // Where a row ends depends on the quotes before it (detail/row_ends.hpp), so files are read from begin to end
 // by the caller, and parsed in parallel.
@@ -49,7 +49,10 @@ struct csv_format {
   std::vector<std::string> missing{};           ///< texts that are as an empty field, such as NA
   label_column labels = label_column::present;  ///< by_fields: 0 where the header has no such column
   index_t longest_token = 1024;                 ///< bytes; a longer one is a fault
-  bool trims = false;  ///< spaces and tabs around the text of a field are no part of it
+  bool trims = false;       ///< spaces and tabs around a field, and around its text in quotes, are left out
+  index_t field_count = 0;  ///< of a row without a header, the label among them; 0: as the first row has
+
+  static constexpr bool ignores_empty_lines = true;
 
   struct layout {
     bool has_header = false;
@@ -89,6 +92,12 @@ struct csv_format {
       return header == csv_header::present ? columns[a].name < columns[b].name : position(a) < position(b);
     };
     std::sort(order.begin(), order.end(), is_before);
+    const bool has_header = header == csv_header::present;
+    if (field_count < 0 || (field_count > 0 && (has_header || position(order.back()) >= field_count))) {
+      return {errc::unsupported,
+              "csv_format: field_count must be 0, or without a header above all positions",
+              {.is = field_count}};
+    }
     for (std::size_t i = 1; i < order.size(); ++i) {
       if (!is_before(order[i - 1], order[i])) {
         return {errc::unsupported,
@@ -126,6 +135,8 @@ struct csv_format {
     plan->fields = static_cast<int>(fields.size());
     plan->column.assign(fields.size(), -1);
     plan->out.assign(fields.size(), 0);
+    if (header == csv_header::present)
+      plan->header_lines = 1 + std::count(first_row.begin(), first_row.end(), '\n');
     std::unordered_map<std::string_view, std::int32_t> by_name;
     if (header == csv_header::present) {
       for (std::size_t c = 0; c < columns.size(); ++c)
@@ -148,11 +159,25 @@ struct csv_format {
       }
       byte += static_cast<index_t>(fields[f].size()) + 1;
     }
+    // Rows with a field less than that lack the label, wherever it would be.
+    const auto label = static_cast<std::size_t>(
+        std::find_if(columns.begin(), columns.end(), [](const auto& c) { return c.use == csv_use::label; }) -
+        columns.begin());
+    const bool lacks_label = labels != label_column::present && label < columns.size() && field_count > 0 &&
+                             plan->fields == field_count - 1;
+    if (field_count > 0 && plan->fields != field_count && !lacks_label) {
+      plan->fault = {
+          errc::parse_error,
+          "the first row has another number of fields than the list has columns. Fix: list all, or "
+          "set their positions",
+          {.line = 1, .is = plan->fields, .must_be = field_count}};
+    }
     for (std::size_t c = 0; c < columns.size(); ++c) {
       const csv_column& column = columns[c];
-      if (column.use == csv_use::ignored) continue;
-      if (header == csv_header::absent && position(c) < plan->fields)
-        field_of[c] = static_cast<std::int32_t>(position(c));
+      if (column.use == csv_use::ignored || (lacks_label && c == label)) continue;
+      const index_t place = position(c) - (lacks_label && position(c) > position(label) ? 1 : 0);
+      if (header == csv_header::absent && place < plan->fields)
+        field_of[c] = static_cast<std::int32_t>(place);
       if (field_of[c] >= 0) {
         plan->column[static_cast<std::size_t>(field_of[c])] = static_cast<std::int32_t>(c);
         plan->labelled |= column.use == csv_use::label;
@@ -193,7 +218,7 @@ struct csv_format {
   DEEPREC_PER_UNIT status parse(const layout& file_layout, std::string_view text, sparse_batch& batch,
                                 line_log& log) const {
     const detail::csv_plan& plan = *file_layout.plan;
-    if (!plan.fault) return plan.fault;
+    if (!plan.fault) return detail::in_line(plan.fault, log.lines() + 1 - plan.header_lines);
     detail::csv_rows rows({columns, missing, longest_token, delimiter, quote, trims}, plan, batch, log);
     return quote == '\0' ? rows.parse<false>(text.data(), text.data() + text.size())
                          : rows.parse<true>(text.data(), text.data() + text.size());

@@ -54,6 +54,8 @@ inline file_begin begin_of_file(std::string_view begin) noexcept {
        {file_kind::other, "is a Feather file. Fix: write it as text, such as pandas.read_feather, to_csv"}},
       {"\xff\xff\xff\xff"sv,
        {file_kind::other, "is an Arrow stream. Fix: write it as text, such as pyarrow.ipc, to_csv"}},
+      {"\xff\xfe\0\0"sv, {file_kind::other, "is text in UTF-32. Fix: iconv -f UTF-32 -t UTF-8"}},
+      {"\0\0\xfe\xff"sv, {file_kind::other, "is text in UTF-32. Fix: iconv -f UTF-32 -t UTF-8"}},
   };
   for (const auto& kind : kinds) {
     if (begin.starts_with(kind.bytes)) return kind.is;

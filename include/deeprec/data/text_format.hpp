@@ -137,6 +137,28 @@ inline std::size_t byte_order_mark(std::string_view text) noexcept {
   return text.substr(0, 3) == "\xEF\xBB\xBF" ? 3 : 0;
 }
 
+/// Whether the empty lines of a format are no rows, also those before the first row or the header.
+template <class Format>
+inline constexpr bool ignores_empty_lines = requires { requires Format::ignores_empty_lines; };
+
+struct empty_lines {
+  std::size_t bytes = 0;
+  index_t lines = 0;
+};
+/// The empty lines that a text begins with, behind a byte order mark; none of a format that has them as rows.
+template <class Format>
+empty_lines empty_lines_before(std::string_view text) noexcept {
+  empty_lines found;
+  for (std::size_t at = byte_order_mark(text); ignores_empty_lines<Format>;) {
+    if (at == text.size()) found.bytes = at;  // also of a mark alone
+    at += text.substr(at, 2) == "\r\n" ? 1 : 0;
+    if (at == text.size() || text[at] != '\n') break;
+    found.bytes = ++at;
+    ++found.lines;
+  }
+  return found;
+}
+
 /// Bytes read to detect the layout of a text: byte order mark, a line within the limit, its end.
 inline constexpr index_t head_bytes(index_t longest_line) noexcept {
   return std::clamp<index_t>(longest_line, 0, index_t{1} << 62) + 5;
@@ -216,12 +238,15 @@ DEEPREC_PER_UNIT result<parsed_text> parse_text(const Format& format, std::strin
     batch.clear();
     batch.reshape(format.shape());
     if (const status s = detail::expect_text(text); !s) return fault(s, "<text>");
+    const detail::empty_lines before = detail::empty_lines_before<Format>(text);
+    text.remove_prefix(before.bytes);
     const std::string_view all = text.substr(detail::byte_order_mark(text));
     const char quote = detail::row_quote(format);
     const typename Format::layout layout =
         format.detect(detail::head_line(text, options.longest_line, quote));
     std::string_view body = all;
     line_log log(options.on_malformed, options.longest_line);
+    log.count_lines(before.lines);
     if (layout.has_header) {
       const std::size_t end = detail::first_row_end(all, quote);
       const std::string_view head = all.substr(0, end);

@@ -88,6 +88,7 @@ struct csv_run {
 /// What each field of a file is, made once from its first line.
 struct csv_plan {
   int fields = 0;
+  index_t header_lines = 0;  ///< 0: no header
   bool labelled = false;
   bool whole = true;                 ///< no field is ignored
   status fault;                      ///< of the header

@@ -70,7 +70,8 @@ class csv_rows {
                    const std::uint32_t begin = places[f] + 1;
                    return std::string_view(line + begin, places[f + 1] - begin);
                  });
-        } else if (row.quotes == 2 * plan_.fields && plan_.whole) {  // a pair around each, or others
+        } else if (row.quotes == 2 * plan_.fields && plan_.whole &&
+                   !rules_.trims) {  // a pair around each, or others
           std::uint32_t others = 0;
           good = convert([line, places, &others, quote = rules_.quote](std::size_t f) {
             const std::uint32_t bytes = places[f + 1] - places[f];  // with the delimiter
@@ -107,6 +108,7 @@ class csv_rows {
     for (std::size_t f = 0; f < fields_.size(); ++f) {
       const std::uint32_t begin = places_[f] + 1, stop = places_[f + 1];
       std::string_view field(line + begin, stop - begin);
+      if (rules_.trims) field = trimmed_csv(field);
       if (!field.empty() && field.front() == rules_.quote) {
         if (field.size() < 2 || field.back() != rules_.quote) return false;
         field = field.substr(1, field.size() - 2);
@@ -129,6 +131,12 @@ class csv_rows {
       values_.drop_row();
       return log_.reject({errc::parse_error, reason, place});
     };
+    const auto skip_blanks = [&](std::size_t from) {
+      while (rules_.trims && from < line.size() && (line[from] == ' ' || line[from] == '\t') &&
+             line[from] != rules_.delimiter && line[from] != rules_.quote)
+        ++from;
+      return from;
+    };
     const bool too_long = static_cast<index_t>(line.size()) > log_.longest_line();
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     if (line.empty()) return true;
@@ -138,19 +146,22 @@ class csv_rows {
     for (;; ++count) {
       const std::size_t begin = at;
       std::string_view field;
-      if (rules_.quote != '\0' && at < line.size() && line[at] == rules_.quote) {
+      const std::size_t opened = skip_blanks(at);
+      if (rules_.quote != '\0' && opened < line.size() && line[opened] == rules_.quote) {
         unquoted_.clear();
+        at = opened;
         for (++at;; ++at) {
           const std::size_t stop = line.find(rules_.quote, at);
           if (stop == std::string_view::npos) {
             return reject("the quote is not closed. Fix: close it, or quote = NUL where quotes are text",
-                          begin, {.at_most = too_long ? log_.longest_line() : -1});
+                          opened, {.at_most = too_long ? log_.longest_line() : -1});
           }
           unquoted_ += line.substr(at, stop - at);
           at = stop + 1;
           if (at >= line.size() || line[at] != rules_.quote) break;
           unquoted_ += rules_.quote;
         }
+        at = skip_blanks(at);
         if (at < line.size() && line[at] != rules_.delimiter)
           return reject("text behind a closing quote. Fix: double the quotes within a field", at);
         field = unquoted_;

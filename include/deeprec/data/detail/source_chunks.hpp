@@ -54,7 +54,7 @@ class source_chunks {
     const auto locked = std::make_shared<locked_resource>(memory);
     chunks_.reserve(static_cast<std::size_t>(most));
     for (index_t i = 0; i < most; ++i) chunks_.emplace_back(locked).rows.reshape(format_.shape());
-    layouts_.resize(sources_.size());
+    begins_.resize(sources_.size());
     if (row_quote(format_) != '\0') {  // whether a line end is within quotes depends on all text before it
       for (text_source& source : sources_) source.make_stream();
     }
@@ -120,19 +120,20 @@ class source_chunks {
         if (stream_.waiting()) {
           const std::string_view begin(chunks_.front().buffer.data(),
                                        static_cast<std::size_t>(stream_.held()));
-          if (number_ == 0) {
+          if (number_ == 0 && begin_of(source_).empty.lines == 0) {
             if (const status s = expect_text(begin); !s) return refused(s);
           }
           share_out();
           stream_.taken();
-          break;
+          if (filled_ > 0) break;
+          continue;  // empty lines
         }
         if (!stream_.end()) return refused(stream_.end());
         leave();
         from.close();
         continue;
       }
-      if (number_ * limits_.chunk_bytes >= from.size()) {
+      if (chunk_begin(source_, number_) >= from.size()) {
         const bool awaited = filled_ > 0 && chunks_[static_cast<std::size_t>(filled_) - 1].source == source_;
         if (!awaited) from.close();  // an empty file: many may follow in sequence
         leave();
@@ -148,26 +149,27 @@ class source_chunks {
   /// Reads and parses a chunk, or parses its lines of a stream.
   void load(text_chunk& chunk) const {
     const text_source& from = sources_[static_cast<std::size_t>(chunk.source)];
-    const auto& layout = layouts_[static_cast<std::size_t>(chunk.source)];
+    const auto& begin = begin_of(chunk.source);
     chunk.state = {};
     chunk.used = 0;
     chunk.counted = false;
     chunk.log = line_log(limits_.on_malformed, limits_.longest_line);
     chunk.rows.reshape(format_.shape());
     std::string_view text = from.is_stream() ? chunk.lines
-                                             : load_lines(from, chunk.number * limits_.chunk_bytes,
+                                             : load_lines(from, chunk_begin(chunk.source, chunk.number),
                                                           limits_.chunk_bytes, limits_.longest_line, chunk);
     if (!chunk.state) return;
     if (chunk.number == 0) {
       text.remove_prefix(byte_order_mark(text));
-      if (layout.has_header) {
+      chunk.log.count_lines(begin.empty.lines);
+      if (begin.layout.has_header) {
         const std::size_t end = first_row_end(text, row_quote(format_));
         const std::string_view head = text.substr(0, end);
         text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
         chunk.log.count_lines(1 + std::count(head.begin(), head.end(), '\n'));
       }
     }
-    chunk.state = format_.parse(layout, text, chunk.rows, chunk.log);
+    chunk.state = format_.parse(begin.layout, text, chunk.rows, chunk.log);
   }
 
   [[nodiscard]] bool stream_is_next() const noexcept {
@@ -182,9 +184,24 @@ class source_chunks {
   }
 
  private:
+  /// The empty lines before the first row, and the layout, which that has.
+  struct source_begin {
+    typename Format::layout layout{};
+    empty_lines empty{};
+  };
+  [[nodiscard]] source_begin& begin_of(index_t source) noexcept {
+    return begins_[static_cast<std::size_t>(source)];
+  }
+  [[nodiscard]] const source_begin& begin_of(index_t source) const noexcept {
+    return begins_[static_cast<std::size_t>(source)];
+  }
+  /// Of a file: the place of its chunk.
+  [[nodiscard]] index_t chunk_begin(index_t source, index_t number) const noexcept {
+    return static_cast<index_t>(begin_of(source).empty.bytes) + number * limits_.chunk_bytes;
+  }
   [[nodiscard]] index_t bytes_of_source() const noexcept {
     const text_source& of = sources_[static_cast<std::size_t>(source_)];
-    return of.is_stream() ? of.stream_bytes() : (std::min)(of.size(), number_ * limits_.chunk_bytes);
+    return of.is_stream() ? of.stream_bytes() : (std::min)(of.size(), chunk_begin(source_, number_));
   }
   void leave() noexcept {
     bytes_before_ += bytes_of_source();
@@ -200,29 +217,45 @@ class source_chunks {
     return {};
   }
 
-  /// Opens the next source and detects its layout from its first line, read into the buffer of the next
-  /// chunk.
+  /// Opens the next source and detects its layout from its first line that is not empty, read into the buffer
+  /// of the next chunk.
   status enter(text_source& from) {
     if (const status s = from.open(); !s) return s;
+    source_begin& begin = begin_of(source_) = {};
     if (from.is_stream()) {
       stream_.restart();
       return {};
     }
-    std::string_view head = from.text();
+    for (;;) {
+      std::string_view head;
+      if (const status s = read_head(from, static_cast<index_t>(begin.empty.bytes), head); !s) return s;
+      if (begin.empty.bytes == 0) {
+        if (const status s = expect_text(head); !s) return s;
+      }
+      const empty_lines more = empty_lines_before<Format>(head);
+      if (more.bytes == 0) {
+        begin.layout = format_.detect(head_line(head, limits_.longest_line));
+        return {};
+      }
+      begin.empty.bytes += more.bytes;
+      begin.empty.lines += more.lines;
+    }
+  }
+  /// The line that begins there, and what was read with it.
+  status read_head(text_source& from, index_t begin, std::string_view& head) {
+    head = from.text().substr(from.in_memory() ? static_cast<std::size_t>(begin) : 0);
     grow_array<char>& buffer = chunks_[static_cast<std::size_t>(filled_)].buffer;
-    const index_t most = (std::min)(from.size(), head_bytes(limits_.longest_line));
+    const index_t most = (std::min)(from.size() - begin, head_bytes(limits_.longest_line));
     for (index_t held = 0; !from.in_memory() && held < most;) {
       const index_t wanted = (std::min)(most, std::max<index_t>(4 * held, 4096));
       if (!buffer.reserve(wanted, held)) {
         return {errc::out_of_memory, "the memory resource must provide room for the first line (it refused)"};
       }
-      if (const status s = from.read(held, buffer.data() + held, wanted - held); !s) return s;
+      if (const status s = from.read(begin + held, buffer.data() + held, wanted - held); !s) return s;
       head = {buffer.data(), static_cast<std::size_t>(wanted)};
       if (head.find('\n', static_cast<std::size_t>(held)) != std::string_view::npos) break;
       held = wanted;
     }
-    if (const status s = expect_text(head); !s) return s;
-    layouts_[static_cast<std::size_t>(source_)] = format_.detect(head_line(head, limits_.longest_line));
     return {};
   }
 
@@ -231,18 +264,27 @@ class source_chunks {
             limits_.longest_line, row_quote(format_)};
   }
 
-  /// Gives the lines of a stream that have arrived to chunks, about as many bytes to each.
+  /// Gives the lines of a stream that have arrived to chunks, about as many bytes to each; none where they
+  /// are the empty ones before its first row.
   void share_out() {
-    const index_t bytes = stream_.bytes();
     const char* const text = chunks_.front().buffer.data();
+    index_t first = 0;
     if (number_ == 0) {
-      layouts_[static_cast<std::size_t>(source_)] = format_.detect(
-          head_line({text, static_cast<std::size_t>(bytes)}, limits_.longest_line, row_quote(format_)));
+      std::string_view head(text, static_cast<std::size_t>(stream_.bytes()));
+      const empty_lines more = empty_lines_before<Format>(head);
+      first = static_cast<index_t>(more.bytes);
+      head.remove_prefix(more.bytes);
+      source_begin& begin = begin_of(source_);
+      if (!head.empty())
+        begin.layout = format_.detect(head_line(head, limits_.longest_line, row_quote(format_)));
+      begin.empty.lines += more.lines;
     }
+    const index_t bytes = stream_.bytes() - first;
+    if (bytes == 0) return;
     const index_t pieces =
         (std::min)((bytes - 1) / limits_.chunk_bytes + 1, static_cast<index_t>(chunks_.size()));
     const index_t least = (bytes - 1) / pieces + 1;  // bytes of all but the last
-    for (index_t begin = 0; begin < bytes;) {
+    for (index_t begin = first; begin < stream_.bytes();) {
       const index_t end = stream_.row_end(chunks_.front().buffer, begin + least - 1, row_quote(format_));
       text_chunk& chunk = chunks_[static_cast<std::size_t>(filled_++)];
       chunk.lines = {text + begin, static_cast<std::size_t>(end - begin)};
@@ -255,7 +297,7 @@ class source_chunks {
   Format format_;
   chunk_limits limits_;
   std::vector<text_source> sources_;
-  std::vector<typename Format::layout> layouts_;
+  std::vector<source_begin> begins_;
   std::vector<text_chunk> chunks_;
   status fault_;
   index_t fault_source_ = 0;
