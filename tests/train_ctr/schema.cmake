@@ -95,6 +95,31 @@ assert [b - a for a, b in zip(first, first[1:])] == [512, 1000001, 8, 6], first"
   run(listed said ${data} --model dlrm)
   run(from_file said --schema "${WORK}/words.json" --data "${WORK}/train" --test "${WORK}/test" --model dlrm)
   expect(listed STREQUAL from_file)
+  # It is looked up in the folder of its schema, whatever the working directory; a model keeps where it is.
+  file(MAKE_DIRECTORY "${WORK}/folder/of" "${WORK}/elsewhere")
+  set(kinds words)
+  if(ZLIB)
+    execute_process(COMMAND gzip -kf "${WORK}/words" COMMAND_ERROR_IS_FATAL ANY)
+    list(APPEND kinds words.gz)
+  endif()
+  execute_process(COMMAND "${python}" -c "import sys; open(sys.argv[1] + '/marked', 'wb').write(b'\\xef\\xbb\\xbfred\\n\\ngreen\\nblue')"
+                          "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
+  foreach(kind IN LISTS kinds ITEMS marked)
+    file(COPY_FILE "${WORK}/${kind}" "${WORK}/folder/${kind}")
+    string(REPLACE "\"${WORK}/words\"" "\"../${kind}\"" relative "${text}")
+    file(WRITE "${WORK}/folder/of/schema.json" "${relative}")
+    execute_process(COMMAND "${PROGRAM}" --schema of/schema.json --data "${WORK}/train" --test "${WORK}/test" --model dlrm --json
+                            "${WORK}/result.json" --save "${WORK}/kept" WORKING_DIRECTORY "${WORK}/folder" OUTPUT_QUIET
+                    COMMAND_ERROR_IS_FATAL ANY)
+    file(READ "${WORK}/result.json" result)
+    string(JSON sum GET "${result}" models 0 checksum)
+    message("vocabulary ${kind}: ${sum}")
+    expect(sum STREQUAL listed)
+    execute_process(COMMAND "${PROGRAM}" --load "${WORK}/kept" --evaluate "${WORK}/test" WORKING_DIRECTORY "${WORK}/elsewhere"
+                            OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
+  file(REMOVE "${WORK}/folder/marked")
+  expect_error(1 "schema.columns.10..vocabulary: .*/folder/marked: no such file" --load "${WORK}/kept" --evaluate "${WORK}/test")
 
   # A model keeps its schema; predictions carry names; evaluation is what training printed, groups as well.
   run(saved said ${data} --model dlrm --save "${WORK}/model")
@@ -117,6 +142,19 @@ data = list(csv.DictReader(open(sys.argv[2], newline='', encoding='utf-8-sig')))
 assert rows[0] == ['id', 'probability'] and [r[0] for r in rows[1:]] == [d['id'] for d in data]
 assert all(0 < float(r[1]) < 1 for r in rows[1:])"
                           "${WORK}/out.csv" "${WORK}/test" COMMAND_ERROR_IS_FATAL ANY)
+  # Predictions need no label and no group.
+  execute_process(COMMAND "${python}" -c
+                          "import csv, sys
+data = list(csv.DictReader(open(sys.argv[1], newline='', encoding='utf-8-sig')))
+names = [name for name in data[0] if name not in ('y', 'user')]
+to = csv.writer(open(sys.argv[2], 'w', newline=''))
+for row in [dict(zip(names, names))] + data: to.writerow([row[name] for name in names])"
+                          "${WORK}/test" "${WORK}/bare" COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${PROGRAM}" --load "${WORK}/model" --predict "${WORK}/bare" --output "${WORK}/bare.csv" --output-format csv
+                  COMMAND_ERROR_IS_FATAL ANY)
+  file(SHA256 "${WORK}/out.csv" whole)
+  file(SHA256 "${WORK}/bare.csv" bare)
+  expect(bare STREQUAL whole)
   run(more said ${data} --model dlrm --load "${WORK}/model" --save "${WORK}/model2")
   run(twice said ${data} --model dlrm --epochs 2)
   expect(more STREQUAL twice)
@@ -147,9 +185,21 @@ order = list(range(40))
 write(sys.argv[2] + '/plain.csv', order, lineterminator='\\n')
 write(sys.argv[2] + '/marked.csv', order, encoding='utf-8-sig')
 random.Random(3).shuffle(order)
-write(sys.argv[2] + '/shuffled.csv', order, quoting=csv.QUOTE_ALL)"
+write(sys.argv[2] + '/shuffled.csv', order, quoting=csv.QUOTE_ALL)
+folder = sys.argv[2] + '/'
+text = open(sys.argv[1]).read()
+open(folder + 'spaced', 'w').write('\\n\\r\\n' + text)
+open(folder + 'spaced.csv', 'w').write('\\n\\r\\n' + open(folder + 'plain.csv').read())
+open(folder + 'commas', 'w').write('\\n' + text.replace('\\t', ','))
+open(folder + 'unlabelled', 'w').write(''.join(line.split('\\t', 1)[1] for line in text.splitlines(True)))"
                           "${WORK}/rows" "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
-  set(forms "criteo;rows" "with_header;plain.csv" "with_header;marked.csv" "with_header;shuffled.csv")
+  foreach(file IN ITEMS spaced commas)
+    run(sum said --data "${WORK}/${file}" --model dlrm)
+    message("${file}: ${sum}")
+    expect(sum STREQUAL builtin)
+  endforeach()
+  set(forms "criteo;rows" "criteo;spaced" "with_header;plain.csv" "with_header;marked.csv" "with_header;shuffled.csv"
+            "with_header;spaced.csv")
   if(ZLIB)
     execute_process(COMMAND gzip -kf "${WORK}/shuffled.csv" "${WORK}/rows" COMMAND_ERROR_IS_FATAL ANY)
     list(APPEND forms "with_header;shuffled.csv.gz" "criteo;rows.gz")
@@ -166,6 +216,16 @@ write(sys.argv[2] + '/shuffled.csv', order, quoting=csv.QUOTE_ALL)"
     message("${file}: ${sum}")
     expect(sum STREQUAL builtin)
   endwhile()
+  # Without a header, rows to predict may lack the label, which is the first field.
+  run(sum said --schema "${WORK}/criteo.json" --data "${WORK}/rows" --model lr --save "${WORK}/by_places")
+  foreach(file IN ITEMS rows unlabelled)
+    execute_process(COMMAND "${PROGRAM}" --load "${WORK}/by_places" --predict "${WORK}/${file}" --output "${WORK}/${file}.out"
+                    COMMAND_ERROR_IS_FATAL ANY)
+    file(SHA256 "${WORK}/${file}.out" hash_${file})
+  endforeach()
+  expect(hash_rows STREQUAL hash_unlabelled)
+  expect_error(1 "unlabelled:1: .*another number of fields than the list has columns.*.is 39, must be 40." --load "${WORK}/by_places"
+               --evaluate "${WORK}/unlabelled")
 endif()
 
 if(CHECK STREQUAL "schema_errors")
@@ -202,7 +262,39 @@ if(CHECK STREQUAL "schema_errors")
   refuses("header: must be true or false" "{\"header\": 1, \"columns\": [${y}, ${t}]}")
   refuses("columns.1.[.]position: is not for a file with a header" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"position\": 2}]}")
   refuses("columns.1.[.]vocabulary: .*a word is listed twice.*.a." "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"vocabulary\": [\"a\", \"b\", \"a\"]}]}")
-  refuses("columns.1.[.]vocabulary: can't be read: /no/words" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"vocabulary\": \"/no/words\"}]}")
+  execute_process(COMMAND "${python}" -c "import sys; open(sys.argv[1], 'wb').write(b'a\\nb\\0\\n')" "${WORK}/nul_words" COMMAND_ERROR_IS_FATAL ANY)
+  file(WRITE "${WORK}/no_words" "\n\n")
+  foreach(pair IN ITEMS "/no/words;/no/words: no such file" ".; is a directory" "nul_words;nul_words:2: a NUL byte" "/dev/null;must have words"
+                        "no_words;must have words .*no_words has none")
+    list(GET pair 0 file)
+    list(GET pair 1 words)
+    refuses("columns.1.[.]vocabulary: .*${words}" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"vocabulary\": \"${file}\"}]}")
+  endforeach()
+  refuses("columns.1.[.]vocabulary: must have words" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"vocabulary\": []}]}")
+  # Keys that would have no effect, numbers that no float is, brackets without end.
+  function(refuses_number words keys) # of a dense column n
+    refuses("${words}" "{\"columns\": [${y}, {\"name\": \"n\", \"use\": \"dense\", ${keys}}, ${t}]}")
+  endfunction()
+  function(refuses_label words keys)
+    refuses("${words}" "{\"columns\": [{\"name\": \"y\", \"use\": \"label\", ${keys}}, ${t}]}")
+  endfunction()
+  foreach(key IN ITEMS mean deviation)
+    refuses_number("columns.1.[.]${key}: needs .scale.: .standard." "\"${key}\": 2")
+    refuses_number("columns.1.[.]${key}: needs .scale.: .standard." "\"scale\": \"log\", \"${key}\": 2")
+    refuses_number("columns.1.[.]${key}: must be a number of at most 3.4e38 .is 1e.300" "\"scale\": \"standard\", \"${key}\": 1e300")
+  endforeach()
+  refuses_number("columns.1.[.]quantiles: needs .scale.: .quantile." "\"scale\": \"standard\", \"quantiles\": [1, 2]")
+  refuses_number("columns.1.[.]quantiles: must be a list of numbers of at most 3.4e38" "\"scale\": \"quantile\", \"quantiles\": [1, 1e39]")
+  refuses_number("columns.1.[.]missing: must be a number of at most 3.4e38" "\"missing\": -1e300")
+  refuses_label("columns.0.[.]at_least: must be a number of at most 3.4e38" "\"at_least\": 1e300")
+  refuses_label("columns.0.[.]negative: needs positive" "\"negative\": [\"a\"]")
+  foreach(key IN ITEMS positive negative)
+    refuses_label("columns.0.[.]${key}: is not for a label with at_least" "\"${key}\": [\"a\"], \"at_least\": 3")
+  endforeach()
+  refuses_number("columns.1.: has a key twice: missing" "\"missing\": 1, \"missing\": 2")
+  refuses("bad.json: has a key twice: header" "{\"header\": true, \"columns\": [${y}, ${t}], \"header\": true}")
+  string(REPEAT "[" 200000 deep)
+  refuses("bad.json: must have at most 7 brackets in brackets" "{\"columns\": ${deep}")
   refuses("columns.1.[.]rows: is not for a column with a vocabulary" "{\"columns\": [${y}, {\"name\": \"t\", \"use\": \"token\", \"rows\": 3, \"vocabulary\": [\"a\"]}]}")
   # Of the data: the file, the line, the column, and what to do.
   refuses("rows:1: .*the header lacks a column of the list.* Fix: .*column other" "{\"columns\": [${y}, {\"name\": \"other\", \"use\": \"token\"}]}")
@@ -219,7 +311,15 @@ if(CHECK STREQUAL "schema_errors")
   refuses_rows("rows:3:7: .*wrong number of fields .*is 4.*must be 3" "y,n,t\n1,2,a\n1,2,a,b\n")
   refuses_rows("rows:2:3: .*not a number" "y,n,t\n1,two,a\n")
   refuses_rows("rows:1: .*the header lacks a column of the list.* delimiter.*column n" "y;n;t\n1;2;a\n")
+  refuses_rows("rows:4:3: .*not a number" "\n\ny,n,t\n1,two,a\n")
+  refuses_rows("rows:2: .*the header lacks a column of the list" "\nn,t\n")
   refuses_rows("too few rows: 0 to train" "y,n,t\n")
+  refuses_rows("too few rows: 0 to train" "\n\n")
+  # Rows without a header: a field for each column, unless one has a position.
+  file(WRITE "${rows}" "\n1,2,a,4\n0,3,b,5\n")
+  refuses("rows:2: .*another number of fields than the list has columns.* Fix: list all.*.is 4, must be 2." "{\"header\": false, \"columns\": [${y}, ${t}]}")
+  refuses("rows:2: .*.is 4, must be 5." "{\"header\": false, \"columns\": [${y}, ${t}, {\"use\": \"ignored\"}, {\"use\": \"ignored\"}, {\"use\": \"ignored\"}]}")
+  refuses("rows:2: .*the first row lacks a column" "{\"header\": false, \"columns\": [${y}, {\"use\": \"token\", \"position\": 4}]}")
   refuses_rows("too few rows: 0 to train" "")
   # Bytes that CMake has no text for, a wide file, an endless quote: in memory that does not grow with it.
   execute_process(COMMAND "${python}" -c
@@ -228,13 +328,15 @@ folder = sys.argv[1] + '/'
 def write(name, data): open(folder + name, 'wb').write(data)
 write('nul', b'y,n,t\\n1,2,a\\n1,3,b\\0c\\n')
 write('utf16', 'y,n,t\\n1,2,a\\n'.encode('utf-16'))
+write('utf32', 'y,n,t\\n1,2,a\\n'.encode('utf-32'))
 names = ['c%d' % i for i in range(100000)]
 wide = ','.join(['y'] + names + ['t']) + '\\n'
 for r in range(30): wide += ','.join([str(r % 2)] + ['%d' % (r * i % 7) for i in range(100000)] + ['t%d' % (r % 2)]) + '\\n'
 write('wide', wide.encode())
 write('wide_ragged', wide.encode() + b'1,2\\n')"
                           "${WORK}" COMMAND_ERROR_IS_FATAL ANY)
-  foreach(pair IN ITEMS "nul;nul:3:6: .*a NUL byte" "utf16;utf16: .*is text in UTF-16. Fix: iconv")
+  foreach(pair IN ITEMS "nul;nul:3:6: .*a NUL byte" "utf16;utf16: .*is text in UTF-16. Fix: iconv"
+                        "utf32;utf32: .*is text in UTF-32. Fix: iconv -f UTF-32")
     list(GET pair 0 file)
     list(GET pair 1 words)
     expect_error(1 "${words}" --schema "${WORK}/bad.json" --data "${WORK}/${file}")
