@@ -77,6 +77,7 @@ set(DEEPREC_HEADERS
     include/deeprec/data/detail/row_ends.hpp
     include/deeprec/data/detail/source_chunks.hpp
     include/deeprec/data/detail/stream_lines.hpp
+    include/deeprec/data/detail/text_begin.hpp
     include/deeprec/data/detail/text_chunk.hpp
     include/deeprec/data/detail/text_source.hpp
     include/deeprec/data/farmhash.hpp

@@ -25,6 +25,7 @@
 #include <deeprec/data/detail/locked_resource.hpp>
 #include <deeprec/data/detail/row_ends.hpp>
 #include <deeprec/data/detail/stream_lines.hpp>
+#include <deeprec/data/detail/text_begin.hpp>
 #include <deeprec/data/detail/text_chunk.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/file_kind.hpp>

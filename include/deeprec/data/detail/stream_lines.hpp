@@ -16,6 +16,7 @@
 #include <deeprec/core/status.hpp>
 #include <deeprec/data/detail/grow_array.hpp>
 #include <deeprec/data/detail/row_ends.hpp>
+#include <deeprec/data/detail/text_begin.hpp>
 #include <deeprec/data/detail/text_source.hpp>
 #include <deeprec/data/text_format.hpp>
 
