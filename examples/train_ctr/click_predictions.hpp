@@ -172,7 +172,8 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   const bool is_live = is_pipe(o.predict);
   if (is_live) rows->take_as_they_arrive();
   std::string names;
-  for (std::size_t c = 0; o.columns != nullptr && c < o.columns->format.columns.size(); ++c) {
+  for (std::size_t c = 0; o.columns != nullptr && o.writes_names() && c < o.columns->format.columns.size();
+       ++c) {
     const deeprec::csv_column& column = o.columns->format.columns[c];
     if (column.use == deeprec::csv_use::name) names = column.name;
   }

@@ -25,6 +25,7 @@
 #include "ctr_rows.hpp"
 #include "data_schema.hpp"
 #include "history_models.hpp"
+#include "opened_text.hpp"
 #include "options.hpp"
 #include "rank_run.hpp"
 #include "report.hpp"
@@ -52,6 +53,7 @@ void on_interrupt(int signal) {
   for (const int any : interrupts) std::signal(any, SIG_DFL);
 }
 void expect_interrupts() {
+  pipes_end = &interrupted;
   for (const int any : interrupts) {
     // With nohup a run goes on when its terminal is closed.
     if (std::signal(any, on_interrupt) == SIG_IGN && any == SIGHUP) std::signal(any, SIG_IGN);
@@ -216,6 +218,7 @@ int main(int argc, char** argv) {
     return failed();
   } catch (const std::exception& wrong) {
     std::fprintf(stderr, "train_ctr: %s\n", wrong.what());
-    return failed();
+    const int code = failed();
+    return interrupted ? 128 + interrupted_by : code;  // a pipe that ended early may lack a part of a row
   }
 }

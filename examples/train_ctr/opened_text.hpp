@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -141,6 +142,30 @@ class replayed_text final : public deeprec::text_stream {
   std::size_t passed_ = 0;
 };
 
+/// True once the program is to end: pipes then have no more. Null: never. Set before a text is opened.
+inline const std::atomic<bool>* pipes_end = nullptr;
+
+/// A pipe, whose reader waits until there is something, or pipes end.
+class ending_pipe final : public deeprec::text_stream {
+ public:
+  explicit ending_pipe(std::unique_ptr<deeprec::text_stream> from) : from_(std::move(from)) {}
+  [[nodiscard]] deeprec::status open() noexcept override { return from_->open(); }
+  [[nodiscard]] deeprec::status read(char* to, index_t bytes, index_t& got) noexcept override {
+    while (!from_->ready(std::chrono::milliseconds(100))) {
+      if (pipes_end == nullptr || !*pipes_end) continue;
+      got = 0;
+      return {};
+    }
+    return from_->read(to, bytes, got);
+  }
+  void close() noexcept override { from_->close(); }
+  [[nodiscard]] bool ready(std::chrono::milliseconds most) noexcept override { return from_->ready(most); }
+  [[nodiscard]] index_t bytes_read() const noexcept override { return from_->bytes_read(); }
+
+ private:
+  std::unique_ptr<deeprec::text_stream> from_;
+};
+
 /// The text of a file or a pipe, whatever it is packed by. open() refuses what is no text.
 class any_text final : public deeprec::text_stream {
  public:
@@ -187,6 +212,7 @@ class any_text final : public deeprec::text_stream {
     text_.reset();
     std::unique_ptr<deeprec::text_stream> from = std::make_unique<deeprec::file_stream>(path_);
     if (path_ == "-") from = std::make_unique<deeprec::file_stream>(STDIN_FILENO);
+    if (is_pipe_) from = std::make_unique<ending_pipe>(std::move(from));
     std::string head;
     if (const deeprec::status s = from->open(); !s) return s;
     if (const deeprec::status s = read_head(*from, head); !s) return s;

@@ -84,6 +84,8 @@ struct options {
   int verbose = 0;
 
   [[nodiscard]] bool has_raw_keys() const { return keys == "raw"; }
+  /// Whether predictions have the names of their rows.
+  [[nodiscard]] bool writes_names() const { return output_format == "csv"; }
   /// Of --valid; 0: it is a file, or there is none.
   [[nodiscard]] double valid_fraction() const;
   [[nodiscard]] bool has_schedule() const { return schedule != "constant" || warm_up > 0; }

@@ -237,7 +237,7 @@ class text_rows final : public file_rows {
   std::optional<deeprec::result<reader>> reader_;  // refers to executor_
 };
 
-/// What a row source is read for: only predictions want names of rows, and they want no weights and groups.
+/// What a row source is read for: only predictions may want names of rows, and they want no weights and groups.
 enum class text_use : unsigned char { train, predict, evaluate };
 
 /// Rows of text or of Parquet, by the schema of the options or as Criteo's. Of those to predict the label may
@@ -250,10 +250,12 @@ inline std::unique_ptr<row_source> file_rows_of(const options& o, const std::str
   if (o.columns != nullptr) {
     deeprec::csv_format format = o.columns->format;
     format.labels = labels;
+    const bool predicts = use == text_use::predict;
     for (deeprec::csv_column& column : format.columns) {
-      const bool is_wanted = use == text_use::predict ? column.use != deeprec::csv_use::weight &&
-                                                            column.use != deeprec::csv_use::group
-                                                      : column.use != deeprec::csv_use::name;
+      const bool is_wanted = column.use == deeprec::csv_use::name ? predicts && o.writes_names()
+                             : column.use == deeprec::csv_use::weight || column.use == deeprec::csv_use::group
+                                 ? !predicts
+                                 : true;
       if (!is_wanted) column.use = deeprec::csv_use::ignored;
     }
     if (is_parquet) return parquet_rows_of(inputs, std::move(format), o.columns.get(), o.skip_bad);

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "data_schema.hpp"
 #include "opened_text.hpp"
 #include "output_file.hpp"
 
@@ -88,6 +89,8 @@ void check_files(const options& o) {
   }
   if (!o.load.empty()) inputs.push_back(file_at("--load", o.load, nullptr));
   if (!o.schema.empty()) inputs.push_back(file_at("--schema", o.schema, nullptr));
+  for (const std::string& path : o.columns != nullptr ? o.columns->files : std::vector<std::string>())
+    inputs.push_back(file_at("a vocabulary", path, nullptr));
   outputs.push_back(stream_at("the standard output", STDOUT_FILENO));
   for (const auto& [option, path] :
        {std::tuple("--save", &o.save), std::tuple("--json", &o.json), std::tuple("--output", &o.output),

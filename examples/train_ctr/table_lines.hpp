@@ -70,9 +70,11 @@ class table_lines {
   [[noreturn]] void fail(const std::string& what) const { lines_.fail(what); }
 
  private:
-  /// The columns of a file, from its first line.
+  /// The columns of a file, from its first line that is not empty.
   void read_names() {
-    if (!lines_.next()) throw failure(lines_.path() + ": has no line");
+    do {
+      if (!lines_.next()) throw failure(lines_.path() + ": has no line");
+    } while (lines_.line().empty());
     split();
     columns_.clear();
     for (const std::string& name : names_) {

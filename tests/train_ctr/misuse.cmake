@@ -35,6 +35,51 @@ endforeach()
 expect_error(2 "--json: -: the standard output is /dev/stdout here" ${same} --json -)
 expect_error(2 "--log: -: " ${same} --log -)
 
+file(WRITE "${WORK}/cities" "c1\nc2\nc3\n")
+file(WRITE "${WORK}/words.json" "{\"columns\": [{\"name\": \"y\", \"use\": \"label\"}, {\"name\": \"city\", \"use\": \"token\", \"vocabulary\": \"cities\"}]}")
+foreach(option IN ITEMS --json --save)
+  expect_error(1 "${option} and a vocabulary must be different files" --schema "${WORK}/words.json" ${data} --model lr ${option} "${WORK}/cities")
+endforeach()
+file(READ "${WORK}/cities" cities)
+expect(cities STREQUAL "c1\nc2\nc3\n")
+
+# Predictions need no column that they do not use.
+file(WRITE "${WORK}/named.json" "{\"columns\": [${columns}, {\"name\": \"user\", \"use\": \"name\"}]}")
+run(sum said --schema "${WORK}/named.json" ${data} --model lr --save "${WORK}/named")
+execute_process(COMMAND cut -d, -f 1-4 "${WORK}/test" OUTPUT_FILE "${WORK}/nameless")
+foreach(file IN ITEMS test nameless)
+  execute_process(COMMAND "${PROGRAM}" --load "${WORK}/named" --predict "${WORK}/${file}" OUTPUT_VARIABLE of_${file} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+expect(of_test STREQUAL of_nameless)
+expect(of_test MATCHES "^0[.][0-9]+\n")
+expect_error(1 "nameless:1: .*user" --load "${WORK}/named" --predict "${WORK}/nameless" --output-format csv)
+
+# A signal ends a run that waits for a pipe.
+find_program(bash bash)
+find_program(mkfifo mkfifo)
+if(bash AND mkfifo)
+  set(waiting [=[
+    fifo="$1"; shift
+    mkfifo "$fifo"
+    exec 7<> "$fifo"
+    printf 'y,n,city,page,user\n1,2,c1,p1,u1\n0,2' >&7
+    "$0" "$@" > /dev/null 2>&1 &
+    until ls -l /proc/$!/fd 2> /dev/null | grep -q "$fifo"; do
+      kill -0 $! || exit 99
+      sleep 0.05
+    done
+    kill -TERM $!
+    wait $!]=])
+  foreach(use IN ITEMS "--load;${WORK}/named;--predict;${WORK}/fifo0" "--schema;${WORK}/schema.json;--model;lr;--data;${WORK}/fifo1")
+    list(GET use 3 fifo)
+    if(use MATCHES "fifo1")
+      list(GET use 5 fifo)
+    endif()
+    execute_process(COMMAND "${bash}" -c "${waiting}" "${PROGRAM}" "${fifo}" ${use} RESULT_VARIABLE got)
+    expect(got STREQUAL "143")
+  endforeach()
+endif()
+
 # With --patience a run that ends before its first validation is saved as it is.
 run(patient said ${same} --valid "${WORK}/test" --patience 2 --steps 5 --save "${WORK}/patient")
 run(plain said ${same} --steps 5 --save "${WORK}/plain")
