@@ -237,7 +237,7 @@ class text_rows final : public file_rows {
   std::optional<deeprec::result<reader>> reader_;  // refers to executor_
 };
 
-/// What a row source is read for: only predictions may want names of rows, and they want no weights and groups.
+/// What a row source is read for: predictions may want names of rows, and want neither weights nor groups.
 enum class text_use : unsigned char { train, predict, evaluate };
 
 /// Rows of text or of Parquet, by the schema of the options or as Criteo's. Of those to predict the label may

@@ -227,7 +227,7 @@ void add_training_options(CLI::App& app, options& o) {
       ->capture_default_str();
   app.add_flag("--importance", o.importance,
                "how much the log loss of the test rises where the values of a slot change places among its "
-               "rows, for each slot: as many more passes over the rows that test as there are slots");
+               "rows, for each count and token: as many more passes over the rows that test as there are slots");
   app.add_option("--repeat", o.repeat,
                  "train with so many seeds, --seed and those behind it: the mean and the standard deviation")
       ->check(CLI::Range(1, 1000))
