@@ -3,7 +3,8 @@
 //   growing tables     by their names
 //   dense tables       NAME, and NAME/state
 //   dense tensors      by the names that the caller has for them: rows (first dimension) of the rest
-//   numbers            "collection, step" (of the next step), "collection, learning rate", "NAME, seed"
+//   numbers            "collection, step" (of the next step), "collection, learning rate", "NAME, seed",
+//                      "collection, optimizer" (number_of_rule; older files have none)
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,15 +13,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <ranges>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <deeprec/core/status.hpp>
+#include <deeprec/embedding/checkpoints/detail/folder_files.hpp>
 #include <deeprec/embedding/files/named_table.hpp>
+#include <deeprec/embedding/files/table_file.hpp>
 
 #include "call.hpp"
 #include "growing.hpp"
+#include "rules.hpp"
 #include "tables.hpp"
 #include "tensors.hpp"
 
@@ -107,8 +113,10 @@ class collection_parts {
  public:
   static constexpr const char* step_number = "collection, step";
   static constexpr const char* rate_number = "collection, learning rate";
+  static constexpr const char* rule_number = "collection, optimizer";
 
-  explicit collection_parts(std::shared_ptr<tables> of) : all_(std::move(of)) {}
+  /// @param rule number_of_rule of what steps the tables
+  collection_parts(std::shared_ptr<tables> of, std::int64_t rule) : all_(std::move(of)), rule_(rule) {}
 
   /// Adds all tables to a checkpoint_folder or a checkpoint_reader.
   template <class Files>
@@ -136,9 +144,30 @@ class collection_parts {
   void put_numbers(std::vector<deeprec::named_number>& numbers) const {
     numbers.push_back({step_number, static_cast<index_t>(all_->options.step)});
     numbers.push_back({rate_number, all_->options.learning_rate});
+    if (rule_ >= 0) numbers.push_back({rule_number, index_t{rule_}});
     each_growing([&](growing& one) {
       numbers.push_back({growing_file::seed_name(one.config().name), static_cast<index_t>(one.seed())});
     });
+  }
+  /// State is that of one optimizer, also where another one has as much.
+  void check_rule_of(const deeprec::training_state& state, const std::string& path) const {
+    const std::string_view other = other_rule(rule_, state.whole(rule_number).value_or(-1));
+    if (other.empty()) return;
+    TORCH_CHECK_VALUE(false, "deeprec: checkpoints must have state of ",
+                      rules[static_cast<std::size_t>(rule_)], " (have that of ", other, "): ", path);
+  }
+  /// That of the newest full file of a folder whose number is above `after`, before it is read.
+  void check_rule_in(const std::string& folder, std::uint64_t after) const {
+    if (rule_ < 0) return;
+    const auto listed = deeprec::detail::list_folder(folder);
+    if (!listed) return;  // who reads the folder finds out why
+    for (const auto& file : listed.value() | std::views::reverse) {
+      if (!file.is_full) continue;
+      if (file.number <= after) return;
+      const std::string path = folder + '/' + file.name();
+      const auto info = deeprec::describe_file(path);
+      if (info) return check_rule_of(info.value().state, path);
+    }
   }
   /// Takes what put_numbers put, and leaves the numbers of the caller.
   void take_numbers(deeprec::training_state& state) const {
@@ -155,6 +184,7 @@ class collection_parts {
     });
     drop(step_number);
     drop(rate_number);
+    drop(rule_number);
   }
 
  private:
@@ -166,6 +196,7 @@ class collection_parts {
   }
 
   std::shared_ptr<tables> all_;
+  std::int64_t rule_;
   std::vector<std::shared_ptr<const void>> uses_;
 };
 

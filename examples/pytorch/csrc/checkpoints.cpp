@@ -52,6 +52,11 @@ file_state state_of(const deeprec::training_state& state, const deeprec::checkpo
           static_cast<std::int64_t>(at.chain),   why};
 }
 
+collection_parts parts_of(std::int64_t number) {
+  live_tables& all = live_tables::shared();
+  return {all.at(number), all.rule_of(number)};
+}
+
 /// A cut, from the moment that it is taken until its file is written.
 struct cut_state {
   enum class phase : unsigned char { taken, writing, ended };
@@ -82,9 +87,9 @@ struct cut_state {
 /// A folder of checkpoints, and the thread that writes to it. Outlives its cuts.
 class saver {
  public:
-  saver(std::shared_ptr<tables> all, const std::string& path, const deeprec::checkpoint_options& options,
+  saver(collection_parts parts, std::string path, const deeprec::checkpoint_options& options,
         staged_tensors tensors)
-      : parts_(std::move(all)), folder_(path, options) {
+      : parts_(std::move(parts)), path_(std::move(path)), folder_(path_, options) {
     parts_.add_to(folder_);
     set_tensors(std::move(tensors));
   }
@@ -145,9 +150,12 @@ class saver {
     const std::lock_guard lock(calls_);
     expect_no_cut("Checkpoints.restore");
     set_tensors(std::move(tensors));
+    parts_.check_rule_in(path_, 0);
     auto read = raising([&] { return folder_.restore(); });
     raise_on_fault(read);
     if (!read.value()) return false;
+    // Of an older file, where newer ones are not whole: then the tables have changed.
+    parts_.check_rule_of(read.value()->state, read.value()->path);
     restored_ = std::move(*read.value());
     for (staged_tensor& one : tensors_) one.unstage();
     parts_.take_numbers(restored_.state);
@@ -211,6 +219,7 @@ class saver {
   static constexpr const char* optimizer_name = "torch optimizer";
   std::mutex calls_;
   collection_parts parts_;
+  std::string path_;
   staged_tensors tensors_;
   deeprec::checkpoint_folder folder_;
   std::weak_ptr<cut_state> last_;
@@ -267,8 +276,7 @@ struct checkpoints_class : torch::CustomClassHolder {
           deeprec::checkpoint_options options;
           options.kept_chains = kept_chains;
           options.copy_budget = copy_budget;
-          return std::make_shared<saver>(live_tables::shared().at(tables_number), path, options,
-                                         staged(names, tensors));
+          return std::make_shared<saver>(parts_of(tables_number), path, options, staged(names, tensors));
         })) {}
 
   saver& open() const {
@@ -298,7 +306,7 @@ struct follower_class : torch::CustomClassHolder {
   follower_class(std::int64_t tables_number, std::string folder, const std::vector<std::string>& names,
                  const std::vector<Tensor>& given)
       : path(std::move(folder)),
-        parts(live_tables::shared().at(tables_number)),
+        parts(parts_of(tables_number)),
         tensors(staged(names, given)),
         reader(with(tensors)) {}
 
@@ -311,10 +319,12 @@ struct follower_class : torch::CustomClassHolder {
       tensors = std::move(now);
     }
     const deeprec::checkpoint_position before = reader->position();
+    parts.check_rule_in(path, before.number);
     const auto done = raising([&] { return reader->poll(); });
     if (reader->position() != before) {  // also where a file after others has a fault
       for (staged_tensor& one : tensors) one.unstage();
       state = reader->state();
+      parts.check_rule_of(state, path);
       parts.take_numbers(state);
     }
     raise_on_fault(done);
@@ -328,7 +338,7 @@ struct follower_class : torch::CustomClassHolder {
   void close() {
     const std::lock_guard lock(calls);
     reader.reset();
-    parts = collection_parts(nullptr);
+    parts = collection_parts(nullptr, -1);
   }
 
  private:

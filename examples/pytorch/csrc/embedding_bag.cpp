@@ -5,6 +5,7 @@
 //   embedding_bag_row_gradients         row_gradients: the rows that a batch used, each once
 //   embedding_bag_sparse_gradient       the same as one sparse tensor
 //   embedding_bag_sample_gradients      weight_gradients
+//   embedding_bag_renorm                scales rows to a norm, after a check of the bags
 //
 // Derivatives of these derivatives, tangents and the transforms of torch.func are those of the same function
 // in PyTorch's own ops: from_own_ops.
@@ -139,8 +140,17 @@ Tensor forward(const Tensor& weight, const Tensor& ids, const OptionalTensor& of
   return out;
 }
 
+/// Raises what a lookup of these rows would.
+void check_lookup(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
+                  const OptionalTensor& sample_weights, std::int64_t padding, bool includes_last) {
+  check_matrix(weight, "weight");
+  const Tensor column = weight.slice(1, 0, 1);  // ids do not depend on the width
+  static_cast<void>(
+      forward(column, ids, offsets, sample_weights, mode_sum, padding, false, false, includes_last));
+}
+
 /// For each bag and column the gradient goes to the first id whose row has the greatest value, or the first
-/// NaN.
+/// NaN. The bags were checked.
 void add_max_gradient(const Tensor& gradient, const Tensor& weight, const bags_of& bags, std::int64_t padding,
                       Tensor& to) {
   const Tensor values = weight.to(at::kFloat).contiguous();
@@ -204,6 +214,8 @@ Tensor dense_gradient(const Tensor& gradient, const OptionalTensor& weight, std:
     check_matrix(*weight, "weight");
     TORCH_CHECK_VALUE(weight->size(0) == rows, "deeprec: weight must have ", rows, " rows (has ",
                       weight->size(0), ")");
+    // Again: the caller may have written to ids and offsets since the forward pass.
+    check_lookup(*weight, ids, offsets, std::nullopt, padding, includes_last);
     add_max_gradient(g.contiguous(), *weight, bags, padding, out);
     return out.to(gradient.scalar_type());
   }
@@ -277,6 +289,22 @@ Tensor sample_gradients(const Tensor& gradient, const Tensor& weight, const Tens
   return out.to(sample_weights.scalar_type());
 }
 
+/// torch.embedding_renorm_ of the rows that a lookup reads. Nothing is written where the lookup would raise.
+void renorm(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
+            const OptionalTensor& sample_weights, double max_norm, double norm_type, std::int64_t padding,
+            bool includes_last) {
+  check_lookup(weight, ids, offsets, sample_weights, padding, includes_last);
+  const std::int64_t used = ids_in_bags(bags_of(ids, offsets, std::nullopt, includes_last));
+  Tensor list = ids.flatten();
+  if (used < list.numel()) {  // what is behind the last offset may be out of range
+    const Tensor behind = list.slice(0, used);
+    const Tensor good = behind.masked_select(behind.ge(0).logical_and(behind.lt(weight.size(0))));
+    list = at::cat({list.slice(0, 0, used), good});
+  }
+  Tensor rows = weight;
+  at::embedding_renorm_(rows, list.contiguous(), max_norm, norm_type);
+}
+
 Tensor empty_on_huge_pages(std::int64_t rows, std::int64_t width, at::ScalarType type) {
   TORCH_CHECK_VALUE(rows >= 0 && width >= 0, "deeprec: sizes must not be negative (are ", rows, ", ", width,
                     ")");
@@ -308,6 +336,11 @@ Tensor forward_shape(const Tensor& weight, const Tensor& ids, const OptionalTens
   c10::SymInt bags = offsets ? offsets->sym_size(0) : ids.sym_size(0);
   if (offsets && includes_last) bags = bags - 1;
   return at::empty_symint({bags, weight.sym_size(1)}, weight.options());
+}
+void renorm_shape(const Tensor& weight, const Tensor& ids, const OptionalTensor& offsets,
+                  const OptionalTensor& sample_weights, double, double, std::int64_t, bool includes_last) {
+  check_dimensions(weight, "weight", 2);
+  check_bags(ids, offsets, sample_weights, includes_last);
 }
 Tensor dense_gradient_shape(const Tensor& gradient, const OptionalTensor&, c10::SymInt rows,
                             const Tensor& ids, const OptionalTensor& offsets,
@@ -543,6 +576,9 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
   m.def(
       "embedding_bag_sample_gradients(Tensor gradient, Tensor weight, Tensor ids, Tensor? offsets, "
       "Tensor per_sample_weights, int mode, int padding_idx, bool include_last_offset) -> Tensor");
+  m.def(
+      "embedding_bag_renorm(Tensor(a!) weight, Tensor ids, Tensor? offsets, Tensor? per_sample_weights, "
+      "float max_norm, float norm_type, int padding_idx, bool include_last_offset) -> ()");
   m.def("empty_on_huge_pages(int rows, int width, ScalarType dtype) -> Tensor", empty_on_huge_pages);
 }
 
@@ -552,12 +588,14 @@ TORCH_LIBRARY_IMPL(deeprec, CPU, m) {
   m.impl("embedding_bag_row_gradients", row_gradients);
   m.impl("embedding_bag_sparse_gradient", sparse_gradient);
   m.impl("embedding_bag_sample_gradients", sample_gradients);
+  m.impl("embedding_bag_renorm", renorm);
 }
 TORCH_LIBRARY_IMPL(deeprec, Meta, m) {
   m.impl("embedding_bag", forward_shape);
   m.impl("embedding_bag_dense_gradient", dense_gradient_shape);
   m.impl("embedding_bag_sparse_gradient", sparse_gradient_shape);
   m.impl("embedding_bag_sample_gradients", sample_gradients_shape);
+  m.impl("embedding_bag_renorm", renorm_shape);
 }
 TORCH_LIBRARY_IMPL(deeprec, FuncTorchBatched, m) { m.impl("embedding_bag", refuse_vmap); }
 TORCH_LIBRARY_IMPL(deeprec, Autograd, m) {

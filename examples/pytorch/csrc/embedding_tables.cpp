@@ -6,21 +6,21 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <deeprec/embedding/files/table_file.hpp>
 
 #include "dispatch.hpp"
+#include "features.hpp"
 #include "growing.hpp"
 #include "keyed_batch.hpp"
 #include "live_tables.hpp"
+#include "rules.hpp"
 #include "table.hpp"
 #include "tables.hpp"
 
@@ -67,7 +67,7 @@ struct embedding_tables : torch::CustomClassHolder {
     all = raising([&] {
       return decayed ? make_decayed(optimizer, std::move(configs)) : make(optimizer, std::move(configs));
     });
-    number = live_tables::shared().add(all);
+    number = live_tables::shared().add(all, number_of_rule(rule));
   }
   ~embedding_tables() override { live_tables::shared().remove(number); }
 
@@ -144,7 +144,7 @@ struct embedding_tables : torch::CustomClassHolder {
     const std::vector<deeprec::const_named_table> read_only(writable.begin(), writable.end());
     deeprec::training_state at{.step = static_cast<std::uint64_t>(all->options.step),
                                .numbers = {{rate_in_files, all->options.learning_rate}}};
-    if (const index_t here = number_of(rule); here >= 0) at.numbers.push_back({rule_in_files, here});
+    if (const index_t here = number_of_rule(rule); here >= 0) at.numbers.push_back({rule_in_files, here});
     for (const auto& [grows, file] : files)
       at.numbers.push_back(
           {growing_file::seed_name(grows->config().name), static_cast<index_t>(grows->seed())});
@@ -166,15 +166,9 @@ struct embedding_tables : torch::CustomClassHolder {
   void check_rule_of(const std::string& path) const {
     const auto info = deeprec::describe_file(path);
     raise_on_fault(info);
-    const auto given = info.value().state.whole(rule_in_files).value_or(-1);
-    const index_t here = number_of(rule);
-    TORCH_CHECK_VALUE(here < 0 || given < 0 || given >= static_cast<index_t>(rules.size()) || given == here,
-                      "EmbeddingBagCollection.load: the file must have state of ", rule, " (has that of ",
-                      rules[static_cast<std::size_t>(given)], "): ", path);
-  }
-  static index_t number_of(const std::string& optimizer) {
-    const auto found = std::find(rules.begin(), rules.end(), optimizer);
-    return found == rules.end() ? -1 : found - rules.begin();
+    const auto other = other_rule(number_of_rule(rule), info.value().state.whole(rule_in_files).value_or(-1));
+    TORCH_CHECK_VALUE(other.empty(), "EmbeddingBagCollection.load: the file must have state of ", rule,
+                      " (has that of ", other, "): ", path);
   }
   /// Tables with the rows that a file has, which load_tables fills.
   growing_files files_to_load(const std::string& path) const {
@@ -218,8 +212,7 @@ struct embedding_tables : torch::CustomClassHolder {
   }
 
   static constexpr const char* rate_in_files = "learning rate";
-  static constexpr const char* rule_in_files = "optimizer";  // its place in `rules`
-  static constexpr std::array<std::string_view, 4> rules{"sgd", "rowwise_adagrad", "adagrad", "adam"};
+  static constexpr const char* rule_in_files = "optimizer";  // its number
   std::string rule;
   std::shared_ptr<tables> all;
   std::int64_t number = 0;
@@ -235,11 +228,13 @@ Tensor lookup(const Tensor&, const Tensor&, std::int64_t number, std::int64_t, c
   const batch_tensors batch(ids, offsets, weights);
   const keyed_batch view = batch.view(all->features(), bags, keys, positions);
   Tensor out = at::empty({bags, all->total_width()}, at::TensorOptions(at::kFloat));
-  if constexpr (inserts) {
-    all->lookup_or_insert(view, out);
-  } else {
-    all->lookup(view, out);
-  }
+  naming_features_of(*all, [&] {
+    if constexpr (inserts) {
+      all->lookup_or_insert(view, out);
+    } else {
+      all->lookup(view, out);
+    }
+  });
   return out;
 }
 void update(const Tensor&, const Tensor& gradient, std::int64_t number, const Tensor& ids,
@@ -250,7 +245,8 @@ void update(const Tensor&, const Tensor& gradient, std::int64_t number, const Te
   check_on_host(gradient, "gradient");
   check_dimensions(gradient, "gradient", 2);
   check_floats(gradient, "gradient");
-  all->update(batch.view(all->features(), bags, keys, positions), with_rows(gradient.to(at::kFloat)));
+  const keyed_batch view = batch.view(all->features(), bags, keys, positions);
+  naming_features_of(*all, [&] { all->update(view, with_rows(gradient.to(at::kFloat))); });
 }
 
 /// Lists of ids, one for each feature, and rows for them. Holds what it had to convert.
@@ -278,7 +274,7 @@ std::vector<Tensor> lookup_each(const Tensor&, std::int64_t number, at::TensorLi
     outs.push_back(at::empty({lists[outs.size()].numel(), width}, at::TensorOptions(at::kFloat)));
     each.rows.push_back(matrix<float>(outs.back()));
   }
-  all->lookup_each(each, inserts);
+  naming_features_of(*all, [&] { all->lookup_each(each, inserts); });
   return outs;
 }
 void step(const Tensor&, std::int64_t number, at::TensorList lists, at::TensorList gradients) {
@@ -294,7 +290,7 @@ void step(const Tensor&, std::int64_t number, at::TensorList lists, at::TensorLi
     given.kept.push_back(with_rows(gradient.to(at::kFloat)));
     each.rows.push_back(matrix<const float>(given.kept.back()));
   }
-  all->step(each);
+  naming_features_of(*all, [&] { all->step(each); });
 }
 
 // --- Meta: shapes only ---------------------------------------------------------------------------
@@ -327,7 +323,8 @@ const auto& lookup_op() {
   return called;
 }
 
-// That `hook` requires a gradient is why the backward pass comes by; its gradient is 0.
+// That `hook` requires a gradient is why the backward pass comes by; its gradient is 0. Where it requires
+// none any more, the tables were frozen since the lookup, and nothing is stepped.
 template <bool inserts>
 struct lookup_function : torch::autograd::Function<lookup_function<inserts>> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& hook, const Tensor& rows,
@@ -341,11 +338,13 @@ struct lookup_function : torch::autograd::Function<lookup_function<inserts>> {
     ctx->saved_data["keys"] = keys;
     ctx->saved_data["positions"] = positions;
     ctx->saved_data["stepped"] = false;
+    ctx->saved_data["hook"] = hook;  // not as a saved variable: optimizers write to it
     return lookup_op<inserts>().call(hook, rows, number, width, ids, offsets, weights, bags, keys, positions);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& gradients) {
     static const auto called = op<update_function_type>("deeprec::tables_update");
+    if (!ctx->saved_data["hook"].toTensor().requires_grad()) return torch::autograd::variable_list(10);
     TORCH_CHECK(!ctx->saved_data["stepped"].toBool(),
                 "deeprec: a lookup must have one backward pass, which steps the rows (has a second one): add "
                 "the losses and call backward() once");
@@ -364,10 +363,8 @@ template <bool inserts>
 Tensor differentiable_lookup(const Tensor& hook, const Tensor& rows, std::int64_t number, std::int64_t width,
                              const Tensor& ids, const Tensor& offsets, const OptionalTensor& weights,
                              c10::SymInt bags, std::int64_t keys, at::IntArrayRef positions) {
-  if (weights) refuse_tangent(*weights, "weights");
+  if (weights) refuse_derivatives(*weights, "weights of a batch");
   if (at::GradMode::is_enabled() && hook.requires_grad()) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!weights || !weights->requires_grad(),
-                                "deeprec: the weights of a collection's batch have no gradient");
     return lookup_function<inserts>::apply(hook, rows, number, width, ids, offsets, weights, bags, keys,
                                            positions.vec());
   }

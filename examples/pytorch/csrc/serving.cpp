@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <deeprec/core/matrix_view.hpp>
@@ -16,6 +17,8 @@
 #include <deeprec/embedding/tables/table_view.hpp>
 
 #include "call.hpp"
+#include "dispatch.hpp"
+#include "features.hpp"
 #include "keyed_batch.hpp"
 #include "tensors.hpp"
 
@@ -101,7 +104,8 @@ Tensor pooled_lookup(at::TensorList rows, const Tensor& ids, const Tensor& offse
       const deeprec::status s =
           poolings[f] == 0 ? deeprec::lookup(ctx, table, view.feature(f), deeprec::combiner::sum, part)
                            : deeprec::lookup(ctx, table, view.feature(f), deeprec::combiner::mean, part);
-      raise_on_fault(s ? s : s.in_table(static_cast<index_t>(f)));
+      naming_features([&] { raise_on_fault(s ? s : s.in_table(static_cast<index_t>(f))); },
+                      [](std::size_t) { return std::string_view(); });
     });
     columns += widths[t];
   }
@@ -119,6 +123,17 @@ Tensor pooled_shape(at::TensorList rows, const Tensor& ids, const Tensor& offset
                           offsets.options().dtype(at::kFloat));
 }
 
+Tensor lookup_without_derivatives(at::TensorList rows, const Tensor& ids, const Tensor& offsets,
+                                  const OptionalTensor& weights, at::IntArrayRef formats,
+                                  at::IntArrayRef widths, at::IntArrayRef of_feature,
+                                  at::IntArrayRef poolings, std::int64_t keys, at::IntArrayRef positions) {
+  static const auto called = op<decltype(pooled_lookup)>("deeprec::pooled_lookup");
+  for (const Tensor& table : rows) refuse_derivatives(table, "rows");
+  if (weights) refuse_derivatives(*weights, "weights of a batch");
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return called.call(rows, ids, offsets, weights, formats, widths, of_feature, poolings, keys, positions);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(deeprec, m) {
@@ -128,5 +143,6 @@ TORCH_LIBRARY_FRAGMENT(deeprec, m) {
 }
 TORCH_LIBRARY_IMPL(deeprec, CPU, m) { m.impl("pooled_lookup", pooled_lookup); }
 TORCH_LIBRARY_IMPL(deeprec, Meta, m) { m.impl("pooled_lookup", pooled_shape); }
+TORCH_LIBRARY_IMPL(deeprec, Autograd, m) { m.impl("pooled_lookup", lookup_without_derivatives); }
 
 }  // namespace deeprec_torch

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "features.hpp"
 #include "keyed_batch.hpp"
 #include "live_tables.hpp"
 #include "sharded.hpp"
@@ -73,7 +74,7 @@ struct sharded_tables : torch::CustomClassHolder {
       all->refuse();
       throw;
     }
-    all->lookup(*view, out);
+    naming_features_of(*parts, [&] { all->lookup(*view, out); });
     return {std::move(out), lookups};
   }
   void update(const Tensor& gradient, std::int64_t lookup_number) {
@@ -91,7 +92,7 @@ struct sharded_tables : torch::CustomClassHolder {
       refuse_update();
       throw;
     }
-    all->update(rows);
+    naming_features_of(*parts, [&] { all->update(rows); });
   }
   /// Takes the place of an update: a gradient that fits no collection is a fault of this rank.
   void refuse_update() {

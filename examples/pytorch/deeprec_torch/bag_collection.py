@@ -226,6 +226,9 @@ class EmbeddingBagCollection(nn.Module):
     @torch.no_grad()
     def _leave(self, hook: Tensor):
         """After a backward pass of a fused collection."""
+        hook.data.zero_()
+        if hook.grad is None:  # frozen since the lookup
+            return
         _expect_left(hook)
         hook.grad.fill_(_LEFT)
         if self._handle is not None and self._handle() is not None:
@@ -407,6 +410,7 @@ class EmbeddingBagCollection(nn.Module):
             self._expect_one_process()
             if not torch.compiler.is_compiling():
                 _expect_left(self._hook)
+            self._hook.data.zero_()  # an optimizer moved it by the gradient that it was left with: a penalty would see that
         if self._grows:
             values = as_signed(values)
         weights = features.weights_or_none()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 _embedding_bag = torch.ops.deeprec.embedding_bag.default
+_renorm = torch.ops.deeprec.embedding_bag_renorm.default
 _OPTIONS = list(signature(nn.EmbeddingBag).parameters)[2:]
 _MODES = {"sum": 0, "mean": 1, "max": 2}
 
@@ -60,7 +61,7 @@ def embedding_bag(
             raise ValueError(f"embedding_bag: padding_idx must be within {rows} rows (is {padding_idx})")
     if max_norm is not None:
         with torch.no_grad():
-            torch.embedding_renorm_(weight, input.reshape(-1).contiguous(), max_norm, norm_type)
+            _renorm(weight, input, offsets, per_sample_weights, max_norm, norm_type, padding, include_last_offset)
     return _embedding_bag(
         weight, input, offsets, per_sample_weights, kind, padding, sparse, scale_grad_by_freq, include_last_offset
     )

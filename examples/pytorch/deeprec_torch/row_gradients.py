@@ -89,11 +89,13 @@ def merge(parameter: Tensor):
 
 class EachRow(torch.autograd.Function):
     """Rows of ids, not pooled: apply(collection, inserts, lists, hook, *rows), a list of ids for each feature. The backward pass
-    steps the rows of a fused collection, whose hook it comes by, or makes sparse gradients of rows."""
+    steps the rows of a fused collection, whose hook it comes by, or makes sparse gradients of rows. Outputs that no loss used have
+    no gradient, and their rows neither."""
 
     @staticmethod
     def forward(ctx, collection, inserts, lists, hook, *rows):
-        ctx.collection, ctx.stepped = collection, False
+        ctx.collection, ctx.stepped, ctx.hook = collection, False, hook
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*lists)
         return tuple(_each(collection._rows_written, collection._number, lists, inserts))
 
@@ -101,21 +103,34 @@ class EachRow(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, *gradients):
         collection, lists = ctx.collection, ctx.saved_tensors
+        nothing = (None,) * len(ctx.needs_input_grad)
+        if all(gradient is None for gradient in gradients):
+            return nothing
         if collection.fused:
+            if not ctx.hook.requires_grad:  # frozen since the lookup
+                return nothing
             if ctx.stepped:
                 must = "have one backward pass, which steps the rows (has a second one): add the losses and call backward() once"
                 raise RuntimeError(f"deeprec: a lookup must {must}")
             ctx.stepped = True
-            _step(collection._rows_written, collection._number, list(lists), list(gradients))
+            widths = collection.feature_widths
+            ids = [one[:0] if gradient is None else one for one, gradient in zip(lists, gradients)]
+            given = [torch.empty(0, width) if gradient is None else gradient for width, gradient in zip(widths, gradients)]
+            _step(collection._rows_written, collection._number, ids, given)
             return None, None, None, torch.zeros(1, dtype=torch.float32, device="cpu")
         of_rows, feature = [], 0
         for number, table in enumerate(collection.tables):
             own = slice(feature, feature + len(table.feature_names))
             feature = own.stop
             of_rows.append(None)
-            if ctx.needs_input_grad[4 + number]:
+            used = [(ids, gradient) for ids, gradient in zip(lists[own], gradients[own]) if gradient is not None]
+            if used and ctx.needs_input_grad[4 + number]:
                 size = (table.num_embeddings, table.embedding_dim)
-                ids = _joined(lists[own]).to(torch.int64)
-                values = _joined(gradients[own]).to(collection._row_dtype(number))
-                of_rows[-1] = torch.sparse_coo_tensor(ids.unsqueeze(0), values, size, check_invariants=False).coalesce()
+                ids = _joined([ids for ids, _ in used]).to(torch.int64)
+                values = _joined([gradient for _, gradient in used]).to(torch.float32)
+                # Summed in float32, and rounded once.
+                summed = torch.sparse_coo_tensor(ids.unsqueeze(0), values, size, check_invariants=False).coalesce()
+                rounded = summed._values().to(collection._row_dtype(number))
+                made = torch.sparse_coo_tensor(summed._indices(), rounded, size, check_invariants=False)
+                of_rows[-1] = made._coalesced_(True)
         return None, None, None, None, *of_rows

@@ -197,7 +197,7 @@ def faults():
     last = RANKS - 1
     if RANK == last:
         bad.values()[3] = 10**6
-    expect_raises(IndexError, ["table 0", "value 1000000", *([f"rank {last}"] if RANK != last else [])], lambda: ours(bad))
+    expect_raises(IndexError, ["feature 0 of table ", "value 1000000", *([f"rank {last}"] if RANK != last else [])], lambda: ours(bad))
     few = batch_of(one.tables[:2], RANK, 0) if RANK == 1 else batch_of(one.tables, RANK, 0)
     expect_raises(ValueError, ["must have the keys" if RANK == 1 else "rank 1"], lambda: ours(few))
     typed = batch_of(one.tables, RANK, 0)

@@ -14,7 +14,18 @@ import pytest
 import torch
 from torch import nn
 
-from deeprec_torch import SGD, Adagrad, Adam, Checkpoints, EmbeddingBagCollection, Follower, KeyedJaggedTensor, Restored, TableConfig
+from deeprec_torch import (
+    SGD,
+    Adagrad,
+    Adam,
+    Checkpoints,
+    EmbeddingBagCollection,
+    Follower,
+    KeyedJaggedTensor,
+    Restored,
+    RowwiseAdagrad,
+    TableConfig,
+)
 from trained import OPTIMIZERS, Trained, differ
 
 
@@ -497,6 +508,51 @@ def test_files_that_do_not_fit(tmp_path, other, refused):
         with pytest.raises(refused, match=into.tables[0].name):
             read()
         assert differ(into.state_dict(), then) == []
+
+
+def narrow(optimizer, seed=1):
+    return EmbeddingBagCollection([TableConfig("u", 9, 1)], optimizer, seed=seed)
+
+
+@pytest.mark.parametrize("saved, other", [(RowwiseAdagrad(0.5), Adagrad(0.1)), (Adagrad(0.5), RowwiseAdagrad(0.1))], ids=["row", "element"])
+def test_state_of_another_optimizer(tmp_path, saved, other):
+    """Of one column both have one number for each row."""
+    tables = narrow(saved)
+    step(tables, [1, 2, 3])
+    writer = Checkpoints(tmp_path, tables)
+    assert writer.write_full(1, {"auc": 0.5}).number == 1
+    into, like = narrow(other, 2), narrow(type(saved)(0.25), 2)
+    then = copy.deepcopy(into.state_dict())
+    follower = Follower(tmp_path, into)
+    names = ("rowwise_adagrad", "adagrad") if type(other) is RowwiseAdagrad else ("adagrad", "rowwise_adagrad")
+    refused = rf"checkpoints must have state of {names[0]} \(have that of {names[1]}\): .*full-0+1\.drt"
+    for read in (Checkpoints(tmp_path, into).restore, follower.poll, follower.poll):
+        with pytest.raises(ValueError, match=refused):
+            read()
+        assert differ(into.state_dict(), then) == []
+    assert Checkpoints(tmp_path, like).restore().numbers == {"auc": 0.5} and like.learning_rate == 0.5
+    assert differ(like.state_dict(), tables.state_dict()) == []
+    looked_up = EmbeddingBagCollection([TableConfig("u", 9, 1)], seed=3)  # without an optimizer: any
+    assert Checkpoints(tmp_path, looked_up).restore() and Follower(tmp_path, looked_up).poll()
+    # Where the newest full file is the right one, one before it may be another's.
+    writer.close()
+    ours = Checkpoints(tmp_path, into)
+    ours.write_full(2)
+    ours.write_delta(3)
+    again = narrow(other, 4)
+    assert Checkpoints(tmp_path, again).restore().step == 3 and Follower(tmp_path, again).poll()
+    assert differ(again.state_dict(), into.state_dict()) == []
+    behind = Follower(tmp_path, like)
+    with pytest.raises(ValueError, match=rf"have that of {names[0]}"):
+        behind.poll()
+    # Where it is not whole, the one before is read, and known only then.
+    newest = max(tmp_path.glob("full-*.drt"))
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
+    for read in (Checkpoints(tmp_path, again).restore, Follower(tmp_path, again).poll):
+        with pytest.raises(ValueError, match=rf"have that of {names[1]}"):
+            read()
 
 
 def test_dense_parts_that_do_not_fit(tmp_path):

@@ -298,7 +298,7 @@ def test_faults_name_the_place_and_nothing_is_stepped():
     values = good.values().clone()
     first = int(good.offsets()[BAGS])  # of "bought"
     values[first] = 60
-    with pytest.raises(IndexError, match=rf"table 1, bag \d+, position {first}, value 60"):
+    with pytest.raises(IndexError, match=rf"feature 1 of table items, bag \d+, position {first}, value 60"):
         ours(KeyedJaggedTensor(good.keys(), values, good.offsets()))
     with pytest.raises(ValueError, match="offset"):
         ours(KeyedJaggedTensor(good.keys(), good.values()[:-1], good.offsets()))

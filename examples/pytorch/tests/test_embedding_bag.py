@@ -589,3 +589,84 @@ def test_t08_a_sparse_gradient_is_marked_as_coalesced():
     dense(ids).sum().backward()
     assert not layer.weight.grad.is_coalesced()
     torch.testing.assert_close(layer.weight.grad.to_dense(), wanted + dense.weight.grad)
+
+
+# --- what a batch becomes between two calls ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("place, value", [("ids", 50_000_000), ("ids", -1), ("offsets", 90_000_000), ("offsets", -7)])
+def test_a_batch_that_is_written_to_before_the_backward_pass(mode, place, value):
+    """A loader's buffer: it has the next batch, which may be out of range."""
+    layer = deeprec_torch.EmbeddingBag(10, 4, mode=mode)
+    ids, offsets = torch.ones(4, dtype=torch.int64).numpy(), torch.tensor([0, 2]).numpy()
+    out = layer(torch.from_numpy(ids), torch.from_numpy(offsets))
+    (ids if place == "ids" else offsets)[1] = value
+    fault = rf"id out of range: .*bag 0, position 1, value {value}$" if place == "ids" else rf"offset.*bag [01].*value {value}$"
+    with pytest.raises(IndexError if place == "ids" else ValueError, match=fault):
+        out.sum().backward()
+    assert layer.weight.grad is None
+
+
+@pytest.mark.parametrize("ids, offsets", [([10], [0]), ([-1], [0]), ([1], [0, 90_000_000]), ([1, 2], [0, 2, 1])])
+def test_the_gradient_of_max_by_itself(ids, offsets):
+    ids, offsets, rows = torch.tensor(ids), torch.tensor(offsets), torch.ones(10, 3)
+    for last in {len(offsets) > 1, False}:
+        bags = len(offsets) - last
+        with pytest.raises((IndexError, ValueError), match="out of range|offset"):
+            torch.ops.deeprec.embedding_bag_dense_gradient(torch.ones(bags, 3), rows, 10, ids, offsets, None, 2, -1, False, last)
+    # What no bag has may be anything.
+    made = torch.ops.deeprec.embedding_bag_dense_gradient(
+        torch.ones(1, 3), rows, 10, torch.tensor([4, 99]), torch.tensor([0, 1]), None, 2, -1, False, True
+    )
+    assert made[4].tolist() == [1, 1, 1] and float(made.sum()) == 3
+    empty = torch.ops.deeprec.embedding_bag_dense_gradient(
+        torch.ones(1, 0), rows[:, :0], 10, torch.tensor([4]), torch.tensor([0]), None, 2, -1, False, False
+    )
+    assert empty.shape == (10, 0)
+
+
+@pytest.mark.parametrize("ids, offsets", [([3, 100], [0]), ([3, -1], [0]), ([3, 4], [0, 5]), ([3, 4], [1, 1]), ([3, 4, 5], [0, 2, 1])])
+def test_max_norm_writes_nothing_before_a_fault(ids, offsets):
+    torch.manual_seed(SEED)
+    layer = deeprec_torch.EmbeddingBag(10, 4, max_norm=0.1)
+    before, ids, offsets = layer.weight.detach().clone(), torch.tensor(ids), torch.tensor(offsets)
+    texts = []
+    for norm in (0.1, None):
+        layer.max_norm = norm
+        with pytest.raises((IndexError, ValueError)) as fault:
+            layer(ids, offsets)
+        texts.append((fault.type, str(fault.value)))
+        assert torch.equal(layer.weight, before)
+    assert texts[0] == texts[1]
+    layer.max_norm, layer.mode = 0.1, "sum"
+    with pytest.raises(ValueError, match="per_sample_weights must have the shape"):
+        layer(torch.tensor([1, 2]), torch.tensor([0]), torch.ones(3))
+    assert torch.equal(layer.weight, before)
+
+
+def test_max_norm_and_ids_behind_the_last_offset():
+    """As PyTorch's layer, which scales their rows too; those that are out of range have none."""
+    torch.manual_seed(SEED)
+    theirs = nn.EmbeddingBag(10, 4, max_norm=0.1, include_last_offset=True)
+    ours = deeprec_torch.EmbeddingBag(10, 4, max_norm=0.1, include_last_offset=True)
+    ours.load_state_dict(theirs.state_dict())
+    offsets = torch.tensor([0, 1, 2])
+    theirs(torch.tensor([1, 2, 3]), offsets)
+    ours(torch.tensor([1, 2, 3, 10, -1]), offsets)
+    norms = ours.weight.detach().norm(dim=1)
+    assert torch.equal(ours.weight, theirs.weight) and float(norms[3]) < 0.11 < float(norms[4])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_max_norm_is_compiled(backend):
+    torch.manual_seed(SEED)
+    layer, eager = (deeprec_torch.EmbeddingBag(10, 4, max_norm=0.5, mode="sum") for _ in range(2))
+    eager.load_state_dict(layer.state_dict())
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda ids: layer(ids).square().sum(), fullgraph=True, backend=backend)
+    for ids in (torch.tensor([[1, 2], [3, 3]]), torch.tensor([[4, 1], [2, 9]])):
+        compiled(ids).backward()
+        eager(ids).square().sum().backward()
+        assert torch.equal(layer.weight, eager.weight)
+        torch.testing.assert_close(layer.weight.grad, eager.weight.grad)

@@ -136,7 +136,7 @@ def test_mixed_with_dense_tables():
     assert ours.size("u") == 8
     values[0] = 50
     before = ours.weight("d").clone()
-    with pytest.raises(IndexError, match=r"table 0, bag \d+, position 0, value 50"):
+    with pytest.raises(IndexError, match=r"feature 0 of table d, bag \d+, position 0, value 50"):
         ours(KeyedJaggedTensor(batch.keys(), values, batch.offsets()))
     assert torch.equal(ours.weight("d"), before)
 

@@ -67,7 +67,7 @@ def test_a_script_and_an_exported_program(format, tmp_path):
         values, offsets = batch_of(seed, bags=seed + 2)
         for program in (script, exported):
             assert torch.equal(program(values, offsets), served(values, offsets))
-    with pytest.raises(IndexError, match="id out of range: lookup: table 1, bag 0, position 1, value 20"):
+    with pytest.raises(IndexError, match="id out of range: lookup: feature 1, bag 0, position 1, value 20"):
         served(torch.tensor([1, 20, 2]), torch.arange(4))
 
 
@@ -105,6 +105,25 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match=text):
             call(**options)
+
+
+def test_gradients_are_refused():
+    """They would be 0."""
+    _, served = made("f32")
+    values, offsets = batch_of(1)
+    weights = torch.rand(values.shape, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="weights of a batch must not require a gradient"):
+        served(values, offsets, weights)
+    with torch.no_grad():
+        out = served(values, offsets, weights)
+    assert torch.equal(served(values, offsets, weights.detach()), out) and not out.requires_grad
+    rows = [table.rows.clone().requires_grad_() for table in served.tables]
+    with pytest.raises(NotImplementedError, match="rows must not require a gradient"):
+        torch.ops.deeprec.pooled_lookup(rows, values, offsets, None, [0, 0], [8, 6], [0, 1, 1], [0, 1, 1], 3, [])
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(weights.detach(), torch.ones_like(weights))
+        with pytest.raises(NotImplementedError, match="weights of a batch must have no tangent"):
+            served(values, offsets, dual)
 
 
 @pytest.fixture(scope="module")
