@@ -100,7 +100,8 @@ class EmbeddingBagCollection(nn.Module):
     fused=False: the rows are parameters, embedding_bags.NAME.weight, and the backward pass makes their sparse gradients, which
     accumulate and are scaled, clipped and reduced (DistributedDataParallel) as those of nn.EmbeddingBag(sparse=True). A
     TableOptimizer steps them by the collection's rule; without a rule, any of PyTorch's optimizers for sparse gradients. Weights of
-    a batch have gradients. No table may grow. torch.compile runs the lookup between two graphs.
+    a batch have gradients. No table may grow. torch.compile runs the lookup between two graphs. Lookups read the tables: a parameter that is
+    replaced by another tensor (p.data, vector_to_parameters, torch.func) is refused; assign(), load_state_dict() and writes in place set rows.
 
     docs/pytorch.md has a list of what a training loop may do with both.
 

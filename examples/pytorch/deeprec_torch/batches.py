@@ -30,8 +30,8 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # PyTorc
 class KeyedJaggedTensor:
     """A batch of bags for each key: values (N), offsets (K * B + 1) or lengths (K * B), key by key.
 
-    strides: the number of bags of each key, where they differ (then offsets have one element more than their sum); inverse: for
-    each key (K, B), the number of the bag that each of B samples has. A collection also takes torchrec's, which has the same methods.
+    strides: the number of bags of each key, where they differ (then offsets have one element more than their sum); inverse, with
+    strides: for each key (K, B), the number of the bag that each of B samples has. A collection also takes torchrec's, which has the same methods.
     """
 
     _keys: list[str]

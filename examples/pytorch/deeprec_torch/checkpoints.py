@@ -176,7 +176,8 @@ class Checkpoints:
     collection   its tables that grow are in one Checkpoints at most; while it exists load_state_dict() and load() of them raise
                  RuntimeError
     optimizer    a torch.optim.Optimizer of the other parameters: its state dict, in each file; or a dict of optimizers, schedules of
-                 rates and gradient scalers, by their names. That of the collection needs none but for its rates: a TableOptimizer
+                 rates and gradient scalers, by their names. That of the collection needs none but for its rates: a TableOptimizer.
+                 A state that torch.load does not read with weights_only, as a rate of numpy, is a TypeError of the cut
     dense        a module, its parameters and persistent buffers as they are at the moment of a cut (the collection may be a part
                  of it), or a dict of tensors, on the CPU. Each file has all of them, and all dense tables. A delta continues
                  files with the same names, types and shapes

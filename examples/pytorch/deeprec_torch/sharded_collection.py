@@ -1,5 +1,6 @@
 """Embedding tables whose rows lie at many processes, in one call of all of them."""
 
+import operator
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -9,6 +10,7 @@ from torch import Tensor, distributed
 from .bag_collection import EmbeddingBagCollection, seed_of
 from .batches import expect_from_zero
 from .configs import table_of
+from .growth import is_whole
 from .optimizers import RULES
 
 
@@ -88,10 +90,10 @@ class ShardedEmbeddingBagCollection(EmbeddingBagCollection):
             raise NotImplementedError(f"ShardedEmbeddingBagCollection: table {table.name} must not grow: such tables are not sharded")
         if where == "rows":
             return -1
-        if type(where) is not int or not 0 <= where < self._processes:
+        if not is_whole(where, 0, self._processes - 1):
             must = f'"rows" or a process below {self._processes}'
             raise ValueError(f"ShardedEmbeddingBagCollection: the placement of table {table.name} must be {must} (is {where!r})")
-        return where
+        return operator.index(where)
 
     def part(self, name: str) -> range:
         """The numbers of the rows of a table that this process holds, in the order in which it does."""
