@@ -157,8 +157,8 @@ def test_copies_and_states_under_other_defaults(optimizer, other_defaults):
         assert all(made[name].device.type == "cpu" and made[name].dtype == value.dtype for name, value in wanted.items())
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_steps_under_other_defaults(fused, other_defaults):
+@pytest.mark.parametrize("fused, dense", [(True, False), (False, False), (False, True)])
+def test_steps_under_other_defaults(fused, dense, other_defaults):
     ids, values, lengths = torch.tensor([[1, 2], [3, 3]]), torch.tensor([1, 2, 3]), torch.tensor([1, 2, 0])
     targets = torch.ones(2, 11)
     plain, ours = Model(fused, 1).tables, Model(fused, 1).tables
@@ -168,6 +168,8 @@ def test_steps_under_other_defaults(fused, other_defaults):
     def step(tables):
         handle = TableOptimizer(tables)
         tables(KeyedJaggedTensor.one_hot(["u", "v"], ids)).backward(targets)
+        if dense:
+            tables.embedding_bags.u.weight.grad = tables.embedding_bags.u.weight.grad.to_dense()
         handle.step(), handle.zero_grad()
         varied = KeyedJaggedTensor.from_lengths(["u", "v"], values, lengths, strides=[2, 1])
         with torch.no_grad():
