@@ -281,7 +281,7 @@ class EmbeddingBagCollection(nn.Module):
             gradients += [values, *[torch.empty(0, width, dtype=torch.float32, device="cpu")] * others]
         if any(parameter.grad is not None for parameter in parameters):
             _step(self._rows_written, self._number, ids, gradients)
-            self._rows_changed()
+            torch.autograd.graph.increment_version(parameters)
 
     def _rows_changed(self):
         """Tells autograd that the parameters have other values, which ops wrote."""
