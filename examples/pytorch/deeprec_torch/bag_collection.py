@@ -9,10 +9,11 @@ from multiprocessing.reduction import ForkingPickler
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.autograd import forward_ad
 
-from .batches import JaggedTensor, KeyedTensor, padded_offsets, refuse_tracers, varies
+from .batches import JaggedTensor, KeyedTensor, expect_from_zero, inverse_of, padded_offsets, refuse_tracers, varies
 from .configs import FORMATS, POOLINGS, table_of
-from .growth import CountingBloom, growth_floats, growth_integers, policy_numbers
+from .growth import CountingBloom, growth_floats, growth_integers, policy_numbers, whole
 from .key_map import as_signed
 from .optimizers import RULES
 from .row_gradients import EachRow, RowGradients, merge
@@ -37,6 +38,25 @@ def _expect_left(hook: Tensor):
             "GradScaler, clip_grad_norm_ or the like). Take fused=False with a TableOptimizer; or scale the loss by no GradScaler "
             "and clip the other parameters only"
         )
+
+
+def seed_of(seed: int | None) -> int:
+    """By default torch's generator draws it."""
+    if seed is None:
+        return int(torch.randint(2**62, (), device="cpu"))
+    return whole("EmbeddingBagCollection: seed", "None or an integer of 64 bits", seed, -(2**63))
+
+
+def _number_tensor(value, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Whatever the default device is."""
+    return torch.tensor(value, dtype=dtype, device="cpu")
+
+
+def _lies_at(parameter: Tensor | None, address: int) -> bool:
+    try:
+        return parameter.data_ptr() == address and forward_ad.unpack_dual(parameter).tangent is None
+    except (RuntimeError, AttributeError):
+        return False
 
 
 class _Contents(dict):
@@ -80,7 +100,8 @@ class EmbeddingBagCollection(nn.Module):
     fused=False: the rows are parameters, embedding_bags.NAME.weight, and the backward pass makes their sparse gradients, which
     accumulate and are scaled, clipped and reduced (DistributedDataParallel) as those of nn.EmbeddingBag(sparse=True). A
     TableOptimizer steps them by the collection's rule; without a rule, any of PyTorch's optimizers for sparse gradients. Weights of
-    a batch have gradients. No table may grow. torch.compile runs the lookup between two graphs.
+    a batch have gradients. No table may grow. torch.compile runs the lookup between two graphs. Lookups read the tables: a parameter that is
+    replaced by another tensor (p.data, vector_to_parameters, torch.func) is refused; assign(), load_state_dict() and writes in place set rows.
 
     docs/pytorch.md has a list of what a training loop may do with both.
 
@@ -139,9 +160,7 @@ class EmbeddingBagCollection(nn.Module):
         self._hook = nn.Parameter(hook, optimizer is not None) if fused else hook
         self._frozen: tuple[int, ...] = ()  # with fused=False, numbers of tables; while the module is copied
         self._make()
-        if seed is None:
-            seed = int(torch.randint(2**62, (), device="cpu"))
-        self._initialize(seed)
+        self._initialize(seed_of(seed))
 
     def _check_options(self):
         for table in self.tables:
@@ -165,7 +184,7 @@ class EmbeddingBagCollection(nn.Module):
     def _initialize(self, seed: int):
         for number, table in enumerate(self.tables):
             numbers = self.part(table.name)
-            self._tables.initialize(number, seed + number, table.first_bound, numbers.start, numbers.step)
+            self._tables.initialize(number, (seed + number + 2**63) % 2**64 - 2**63, table.first_bound, numbers.start, numbers.step)
 
     def part(self, name: str) -> range:
         """The numbers of the rows that the collection holds of a table that does not grow: all of them."""
@@ -195,10 +214,11 @@ class EmbeddingBagCollection(nn.Module):
         self._width = self._tables.total_width()
         self.feature_names = [name for t in self.tables for name in t.feature_names]
         self.feature_widths = [t.embedding_dim for t in self.tables for _ in t.feature_names]
-        self._positions = {tuple(self.feature_names): []}
+        self._positions = self._first_positions()
         self._handle = self._passes = None  # a TableOptimizer, and the backward passes since its step
         if not self.fused:
             self.embedding_bags = self._row_parameters()
+            self._rows_at = [parameter.data_ptr() for parameter in self._stepped_parameters()]
         self._set_options()
 
     def _row_dtype(self, number: int) -> torch.dtype:
@@ -206,9 +226,13 @@ class EmbeddingBagCollection(nn.Module):
 
     def _row_parameters(self) -> nn.Module:
         """The rows of the tables as parameters; those with a name that no module may have are known by their number."""
-        made = nn.Module()
+        made, names = nn.Module(), {table.name for table in self.tables}
         for number, table in enumerate(self.tables):
-            name = str(number) if "." in table.name or not table.name or hasattr(made, table.name) else table.name
+            name = table.name
+            if "." in name or not name or hasattr(made, name):
+                name = str(number)
+                while name in names:
+                    name += "_"
             bag = RowsParameter(table.num_embeddings, table.embedding_dim, mode=table.pooling, sparse=True, _weight=self.weight(table.name))
             bag.weight.register_post_accumulate_grad_hook(merge)
             bag.weight.requires_grad_(number not in self._frozen)
@@ -245,22 +269,46 @@ class EmbeddingBagCollection(nn.Module):
             self._passes = 0
             _expect_left(self._hook)
             return
-        ids, gradients = [], []
+        ids, gradients, none = [], [], torch.empty(0, dtype=torch.int64, device="cpu")
         parameters = self._stepped_parameters()
         for table, parameter in zip(self.tables, parameters):
             given, rows, width = parameter.grad, table.num_embeddings, table.embedding_dim
             if given is None:
-                named, values = torch.empty(0, dtype=torch.int64), torch.empty(0, width)
+                named, values = none, torch.empty(0, width, dtype=torch.float32, device="cpu")
             elif given.is_sparse:
                 named, values = given._indices()[0], given._values()
             else:
-                named, values = torch.arange(rows), given
+                named, values = torch.arange(rows, dtype=torch.int64, device="cpu"), given
             others = len(table.feature_names) - 1
-            ids += [named, *[torch.empty(0, dtype=torch.int64)] * others]
-            gradients += [values, *[torch.empty(0, width)] * others]
+            ids += [named, *[none] * others]
+            gradients += [values, *[torch.empty(0, width, dtype=torch.float32, device="cpu")] * others]
         if any(parameter.grad is not None for parameter in parameters):
             _step(self._rows_written, self._number, ids, gradients)
             torch.autograd.graph.increment_version(parameters)
+
+    def _rows_changed(self):
+        """Tells autograd that the parameters have other values, which ops wrote."""
+        if not self.fused:
+            torch.autograd.graph.increment_version(self._stepped_parameters())
+
+    def _expect_own_rows(self):
+        """Lookups read the tables: with fused=False the parameters must be their rows still, not tensors in their place."""
+        if self.fused or torch.compiler.is_compiling():
+            return
+        bags = self.embedding_bags._modules
+        try:
+            same = [bag._parameters["weight"].data_ptr() for bag in bags.values()] == self._rows_at
+        except (KeyError, RuntimeError, AttributeError):  # another module, or a tensor of torch.func
+            same = False
+        if same and forward_ad._current_level < 0:
+            return
+        for (name, bag), address in zip(bags.items(), self._rows_at):
+            if not _lies_at(getattr(bag, "weight", None), address):
+                raise RuntimeError(
+                    f"EmbeddingBagCollection: parameter embedding_bags.{name}.weight must be the rows of its table, which lookups read (is another "
+                    "tensor, by p.data, vector_to_parameters, torch.func or the like). Set rows by assign(), load_state_dict() or in place: "
+                    "p.copy_(values) under no_grad"
+                )
 
     def _change_rule(self, **values):
         """Of the collection's rule, as a handle or learning_rate sets it."""
@@ -298,6 +346,11 @@ class EmbeddingBagCollection(nn.Module):
             raise ValueError("EmbeddingBagCollection: a collection with a learning rate must have an optimizer (has none)")
         self._change_rule(lr=lr)
 
+    def _first_positions(self) -> dict[tuple[str, ...], list[int]]:
+        """None are needed of the features' own order; a feature of two tables is one key of a batch."""
+        names = tuple(self.feature_names)
+        return {names: []} if len(set(names)) == len(names) else {}
+
     def _positions_of(self, keys) -> list[int]:
         keys = tuple(keys)
         known = self._positions.get(keys)
@@ -308,8 +361,7 @@ class EmbeddingBagCollection(nn.Module):
             if len(set(keys)) != len(keys):
                 raise ValueError(f"EmbeddingBagCollection: the batch's keys must differ (are {', '.join(keys)})")
             if len(self._positions) > 64:  # batches whose keys differ from one to the next
-                self._positions.clear()
-                self._positions[tuple(self.feature_names)] = []
+                self._positions = self._first_positions()
             known = self._positions[keys] = [keys.index(name) for name in self.feature_names]
         return known
 
@@ -321,6 +373,7 @@ class EmbeddingBagCollection(nn.Module):
 
     def _pooled(self, features, offsets: Tensor | None = None) -> Tensor:
         trains, batch = self._checked(features, offsets)
+        expect_from_zero(batch[1])
         if not self.fused:
             return self._lookup_with_gradients(features, batch) if trains else self._looked_up(batch)
         return (_lookup_or_insert if trains and self._grows else _lookup)(
@@ -335,15 +388,9 @@ class EmbeddingBagCollection(nn.Module):
 
     def _expanded(self, features) -> Tensor:
         """Of a batch that varies: the row of each sample, by the batch's inverse."""
-        asked = getattr(features, "inverse_indices_or_none", lambda: None)()
-        if asked is None:
-            raise ValueError(
-                "EmbeddingBagCollection: the batch must have the same number of bags for each key (varies), or inverse indices; "
-                "by_feature() gives the rows of each key by itself"
-            )
-        keys, inverse = asked
+        inverse = inverse_of(features)
         parts = self.by_feature(features)
-        return torch.cat([parts[name][inverse[list(keys).index(name)]] for name in self.feature_names], dim=1)
+        return torch.cat([parts[name][inverse[name]] for name in self.feature_names], dim=1)
 
     def keyed(self, out: Tensor) -> KeyedTensor:
         """The output with its features' names and widths."""
@@ -362,8 +409,9 @@ class EmbeddingBagCollection(nn.Module):
         count = offsets.numel() - 1
         if count != keys * bags:
             raise ValueError(f"deeprec: offsets must have keys ({keys}) * bags ({bags}) + 1 elements (have {count + 1})")
+        self._expect_own_rows()
         decreasing = offsets.diff().lt(0)
-        if int(offsets[0]) < 0 or bool(decreasing.any()) or int(offsets[-1]) > values.numel():
+        if int(offsets[0]) != 0 or bool(decreasing.any()) or int(offsets[-1]) > values.numel():
             raise ValueError(f"deeprec: offsets must ascend from 0 to at most {values.numel()}, the number of values")
         strides = dict(zip(features.keys(), features.stride_per_key())) if varies(features) else {}
         lists, jagged = [], []
@@ -380,10 +428,12 @@ class EmbeddingBagCollection(nn.Module):
         return {name: JaggedTensor(out, own) for name, out, own in zip(self.feature_names, outs, jagged)}
 
     def _looked_up(self, batch) -> Tensor:
+        self._expect_own_rows()
         return _lookup(self._hook.detach(), self._rows_written, self._number, self._width, *batch)
 
     @torch.compiler.disable
     def _lookup_with_gradients(self, features, batch) -> Tensor:
+        self._expect_own_rows()
         return RowGradients.apply(self, batch, features.weights_or_none(), *self._stepped_parameters())
 
     def _trains(self, weights: Tensor | None) -> bool:
@@ -482,6 +532,7 @@ class EmbeddingBagCollection(nn.Module):
             raise ValueError(f"EmbeddingBagCollection.assign: keys must be {must} table {name}, which {kind}")
         if keys is None:
             self._tables.assign(number, values)
+            self._rows_changed()
         else:
             self._tables.assign_to(number, as_signed(keys), values)
 
@@ -551,10 +602,11 @@ class EmbeddingBagCollection(nn.Module):
     def load(self, path: str):
         """Fills the tables from such a file; a file that does not fit is refused and nothing is changed."""
         self._tables.load(str(path))
-        self._take_learning_rate()
+        self._after_loading()
 
-    def _take_learning_rate(self):
-        """That of the tables, after they were loaded."""
+    def _after_loading(self):
+        """After ops loaded the tables, whose learning rate is taken."""
+        self._rows_changed()
         if self.optimizer is not None:
             self.learning_rate = self._tables.learning_rate()
 
@@ -564,7 +616,7 @@ class EmbeddingBagCollection(nn.Module):
         """What a table that grows holds, by the names of _GROWN: copies."""
         contents = dict(zip(_GROWN, self._tables.contents(number)))
         contents["weight"] = self._stored(number, contents["weight"])
-        contents["seed"] = torch.tensor(self._tables.seed(number))
+        contents["seed"] = _number_tensor(self._tables.seed(number))
         return contents
 
     def _restore(self, number: int, contents: dict[str, Tensor]):
@@ -623,8 +675,8 @@ class EmbeddingBagCollection(nn.Module):
             if contents["weight"].dtype != dtype:
                 errors.append(f"{names['weight']} must be {dtype} (is {contents['weight'].dtype})")
                 continue
-            contents.setdefault("state", torch.empty(contents["keys"].numel(), 0))
-            contents.setdefault("filter", torch.empty(0, dtype=torch.uint8))
+            contents.setdefault("state", torch.empty(contents["keys"].numel(), 0, dtype=torch.float32, device="cpu"))
+            contents.setdefault("filter", torch.empty(0, dtype=torch.uint8, device="cpu"))
             try:
                 self._restore(number, contents)
             except (ValueError, RuntimeError, NotImplementedError) as refused:
@@ -635,10 +687,10 @@ class EmbeddingBagCollection(nn.Module):
         destination.pop(f"{prefix}_hook", None)
         for name, part in {**self._views(), **self._copies()}.items():
             destination[prefix + name] = part
-        destination[f"{prefix}step"] = torch.tensor(self._tables.step())
+        destination[f"{prefix}step"] = _number_tensor(self._tables.step())
         if self.optimizer is not None:
-            destination[f"{prefix}learning_rate"] = torch.tensor(self.learning_rate, dtype=torch.float64)
-            destination[f"{prefix}optimizer"] = torch.tensor(list(RULES[type(self.optimizer)].encode()), dtype=torch.uint8)
+            destination[f"{prefix}learning_rate"] = _number_tensor(self.learning_rate, torch.float64)
+            destination[f"{prefix}optimizer"] = _number_tensor(list(RULES[type(self.optimizer)].encode()), torch.uint8)
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
         ours = self._views()
@@ -661,6 +713,7 @@ class EmbeddingBagCollection(nn.Module):
             return
         for to, given in fitting:
             to.copy_(given)
+        self._rows_changed()
         self._load_copies(state_dict, missing_keys, error_msgs, prefix)
         if step is None:
             missing_keys.append(prefix + "step")
@@ -687,14 +740,14 @@ class EmbeddingBagCollection(nn.Module):
         super()._load_from_state_dict(others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
     def __getstate__(self):
-        made = ("_tables", "_rows_written", "_number", "_handle", "_passes")
+        made = ("_tables", "_rows_written", "_number", "_handle", "_passes", "_rows_at")
         kept = {key: value for key, value in self.__dict__.items() if key not in made}
         if not self.fused:
             kept["_frozen"] = tuple(n for n, p in enumerate(self._stepped_parameters()) if not p.requires_grad)
             kept["_modules"] = {name: module for name, module in self._modules.items() if name != "embedding_bags"}
         kept["_contents"] = _Contents((name, view.clone()) for name, view in self._views().items())
         kept["_contents"].update(self._copies())
-        kept["_contents"]["step"] = torch.tensor(self._tables.step())
+        kept["_contents"]["step"] = _number_tensor(self._tables.step())
         return kept
 
     def __setstate__(self, state):

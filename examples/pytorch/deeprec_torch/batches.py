@@ -1,16 +1,10 @@
 """Batches of a collection: bags of many keys in one list of ids."""
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
-
-
-@lru_cache(maxsize=16)
-def _ends_of_ones(count: int) -> Tensor:
-    return torch.arange(count + 1)
 
 
 def _expect_keys_first(what: str, keys: list[str], given: Tensor):
@@ -36,8 +30,8 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # PyTorc
 class KeyedJaggedTensor:
     """A batch of bags for each key: values (N), offsets (K * B + 1) or lengths (K * B), key by key.
 
-    strides: the number of bags of each key, where they differ (then offsets have one element more than their sum); inverse: for
-    each key (K, B), the number of the bag that each of B samples has. A collection also takes torchrec's, which has the same methods.
+    strides: the number of bags of each key, where they differ (then offsets have one element more than their sum); inverse, with
+    strides: for each key (K, B), the number of the bag that each of B samples has. A collection also takes torchrec's, which has the same methods.
     """
 
     _keys: list[str]
@@ -65,10 +59,10 @@ class KeyedJaggedTensor:
             )
         else:
             self._stride = count // len(self._keys)
-        if self._inverse is not None and self._inverse.dim() != 2:
-            raise ValueError(f"KeyedJaggedTensor: inverse must be (K, B), a row for each key (is {tuple(self._inverse.shape)})")
         if self._inverse is not None:
             _expect_keys_first("inverse", self._keys, self._inverse)
+            if self._strides is None:
+                raise ValueError("KeyedJaggedTensor: inverse must be with strides, whose bags it numbers (has none)")
 
     @classmethod
     def from_lengths(cls, keys, values: Tensor, lengths: Tensor, weights: Tensor | None = None, strides=None, inverse=None):
@@ -78,7 +72,7 @@ class KeyedJaggedTensor:
             _expect_keys_first("lengths", keys, lengths)
         if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
             raise ValueError(f"KeyedJaggedTensor: lengths must be integers (are {lengths.dtype})")
-        offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64)
+        offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
         torch.cumsum(lengths.reshape(-1), 0, out=offsets[1:])
         return cls(keys, values, offsets, weights, strides, inverse)
 
@@ -87,7 +81,7 @@ class KeyedJaggedTensor:
         """ids (K, B): one for each key and sample."""
         keys = list(keys)
         _expect_keys_first("ids", keys, ids)
-        return cls(keys, ids.reshape(-1), _ends_of_ones(ids.numel()))
+        return cls(keys, ids.reshape(-1), torch.arange(ids.numel() + 1, dtype=torch.int64, device=ids.device))
 
     def keys(self):
         return self._keys
@@ -123,14 +117,47 @@ def varies(features) -> bool:
 
 def padded_offsets(features) -> Tensor:
     """The offsets (K * B + 1) of a batch that varies, where empty bags are added to each key, up to the largest number B."""
-    strides = torch.tensor(features.stride_per_key(), dtype=torch.int64)
-    starts = strides.cumsum(0) - strides
-    places = (starts.unsqueeze(1) + torch.minimum(torch.arange(int(strides.max())), strides.unsqueeze(1))).flatten()
     given = features.offsets()
+    strides = torch.tensor(features.stride_per_key(), dtype=torch.int64, device=given.device)
+    starts = strides.cumsum(0) - strides
+    bags = torch.arange(int(strides.max()), dtype=torch.int64, device=given.device)
+    places = (starts.unsqueeze(1) + torch.minimum(bags, strides.unsqueeze(1))).flatten()
     expected = int(strides.sum()) + 1
     if given.numel() != expected:
         raise ValueError(f"deeprec: offsets must have one element more than all bags, {expected - 1} (have {given.numel()})")
     return torch.cat([given[places], given[-1:]])
+
+
+def inverse_of(features) -> dict[str, Tensor]:
+    """Of a batch that varies: for each key the number of the bag that each sample has, (B)."""
+    asked = getattr(features, "inverse_indices_or_none", lambda: None)()
+    if asked is None:
+        raise ValueError(
+            "EmbeddingBagCollection: the batch must have the same number of bags for each key (varies), or inverse indices; "
+            "by_feature() gives the rows of each key by itself"
+        )
+    keys, inverse = asked
+    if inverse.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"EmbeddingBagCollection: inverse must be int64 or int32 (is {inverse.dtype})")
+    missing = [key for key in features.keys() if key not in keys]
+    if missing:
+        raise ValueError(f"EmbeddingBagCollection: inverse must be of the batch's keys (has none of {', '.join(missing)})")
+    if not torch.compiler.is_compiling():
+        bags = dict(zip(features.keys(), features.stride_per_key()))
+        for key, numbers in zip(keys, inverse):
+            wrong = numbers[(numbers < 0) | (numbers >= bags.get(key, 0))]
+            if wrong.numel():
+                must = f"numbers of the {bags.get(key, 0)} bags of key {key}, from 0 on"
+                raise IndexError(f"EmbeddingBagCollection: inverse must be {must} (has {int(wrong[0])})")
+    return dict(zip(keys, inverse))
+
+
+def expect_from_zero(offsets: Tensor):
+    """The values before the first offset would be in no bag. Other faults of offsets are the ops' to find."""
+    if type(offsets) is not Tensor or offsets.dim() != 1 or offsets.dtype not in (torch.int64, torch.int32) or torch.compiler.is_compiling():
+        return
+    if offsets.numel() and (first := int(offsets[0])) > 0:
+        raise ValueError(f"EmbeddingBagCollection: offsets must ascend from 0 (the first is {first})")
 
 
 @dataclass
@@ -157,8 +184,9 @@ class JaggedTensor:
         """(B, L, D): the first L of each bag, by default all, and zeros behind them."""
         lengths = self.lengths()
         most = int(lengths.max()) if length is None and lengths.numel() else length or 0
-        places = self._offsets[:-1].unsqueeze(1) + torch.arange(most)
-        there = torch.arange(most) < lengths.unsqueeze(1)
+        columns = torch.arange(most, dtype=torch.int64, device=self._offsets.device)
+        places = self._offsets[:-1].unsqueeze(1) + columns
+        there = columns < lengths.unsqueeze(1)
         if self._values.shape[0] == 0:
             return self._values.new_zeros(*there.shape, self._values.shape[1])
         return torch.where(there.unsqueeze(2), self._values[places.clamp(max=self._values.shape[0] - 1)], 0)

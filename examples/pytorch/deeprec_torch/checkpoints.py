@@ -3,16 +3,19 @@
 import atexit
 import io
 import os
+import pickle
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Mapping
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .bag_collection import EmbeddingBagCollection, RowsParameter
-from .growth import is_real, is_whole
+from .growth import is_real, is_whole, whole
 
 _WAIT = 100  # milliseconds between two looks at signals
 
@@ -73,6 +76,48 @@ class _Dense:
                 yield (f"{prefix}.{name}" if prefix else name), tensor
 
 
+def _bytes_of(states) -> io.BytesIO:
+    saved = io.BytesIO()
+    torch.save(states, saved)
+    saved.seek(0)
+    return saved
+
+
+def _parts(states):
+    """The members of what a state dict has, with their keys; None: it has none."""
+    if type(states) in (dict, OrderedDict):
+        return states.items()
+    return enumerate(states) if type(states) in (list, tuple) else None
+
+
+def _without_values(states):
+    """The same, of tensors without elements: what else there is takes little time to save and load."""
+    if type(states) is Tensor:
+        return torch.empty(0, dtype=states.dtype, device="cpu")
+    parts = _parts(states)
+    if parts is None:
+        return states
+    return {key: _without_values(part) for key, part in parts} if isinstance(states, dict) else [_without_values(part) for _, part in parts]
+
+
+def _unreadable(states, place: str = "") -> str | None:
+    """The first part, and its type, that torch.load would refuse."""
+    try:
+        torch.load(_bytes_of(_without_values(states)), weights_only=True)
+        return None
+    except pickle.UnpicklingError:
+        inner = (_unreadable(part, f"{place}[{key!r}]") for key, part in _parts(states) or ())
+        return next(filter(None, inner), f"{place} is {type(states).__module__}.{type(states).__qualname__}")
+
+
+def _saved(states) -> Tensor:
+    unreadable = _unreadable(states)
+    if unreadable:
+        must = "what torch.load reads with weights_only: tensors, numbers and strings of Python, in dicts and lists"
+        raise TypeError(f"Checkpoints.cut: the state of optimizer must be {must} ({unreadable})")
+    return torch.frombuffer(_bytes_of(states).getbuffer(), dtype=torch.uint8)
+
+
 class Cut:
     """The state of one moment, that of the call that took it. Its file is written once, by a thread of C++, while training
     goes on. One that is dropped, or whose write failed, leaves its changes to the next delta."""
@@ -131,7 +176,8 @@ class Checkpoints:
     collection   its tables that grow are in one Checkpoints at most; while it exists load_state_dict() and load() of them raise
                  RuntimeError
     optimizer    a torch.optim.Optimizer of the other parameters: its state dict, in each file; or a dict of optimizers, schedules of
-                 rates and gradient scalers, by their names. That of the collection needs none but for its rates: a TableOptimizer
+                 rates and gradient scalers, by their names. That of the collection needs none but for its rates: a TableOptimizer.
+                 A state that torch.load does not read with weights_only, as a rate of numpy, is a TypeError of the cut
     dense        a module, its parameters and persistent buffers as they are at the moment of a cut (the collection may be a part
                  of it), or a dict of tensors, on the CPU. Each file has all of them, and all dense tables. A delta continues
                  files with the same names, types and shapes
@@ -161,9 +207,8 @@ class Checkpoints:
             if not (isinstance(optimizer, Mapping) and hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
                 must = "a torch.optim.Optimizer of the dense parameters, a dict of what has a state dict, or None: the collection has its own"
                 raise TypeError(f"Checkpoints: optimizer must be {must} (is {type(one).__name__})")
-        for name, value in (("kept_chains", kept_chains), ("copy_budget", copy_budget)):
-            if not is_whole(value, 1):
-                raise ValueError(f"Checkpoints: {name} must be an integer from 1 on (is {value!r})")
+        kept_chains = whole("Checkpoints: kept_chains", "an integer from 1 on", kept_chains, 1)
+        copy_budget = whole("Checkpoints: copy_budget", "an integer from 1 on", copy_budget, 1)
         self.folder = os.fsdecode(os.fspath(folder))
         self.collection = collection
         self.optimizer = optimizer
@@ -183,18 +228,13 @@ class Checkpoints:
             raise TypeError(f"Checkpoints.cut: full must be a bool (is {type(full).__name__})")
         if step is None:
             step = self.collection._tables.step() - 1
-        if not is_whole(step):
-            raise ValueError(f"Checkpoints.cut: step must be an integer from 0 on (is {step!r})")
-        whole, real = self._checked({} if numbers is None else numbers)
+        step = whole("Checkpoints.cut: step", "an integer from 0 on", step)
+        integers, floats = self._checked({} if numbers is None else numbers)
+        optimizer = None if self.optimizer is None else _saved(self._states())
         failed = self._saves.untold()
         if failed:
             warnings.warn(f"Checkpoints: a write in the background failed, and the next file has its changes: {failed}", RuntimeWarning, stacklevel=2)
-        optimizer = None
-        if self.optimizer is not None:
-            saved = io.BytesIO()
-            torch.save(self._states(), saved)
-            optimizer = torch.frombuffer(saved.getbuffer(), dtype=torch.uint8)
-        return Cut(self._saves.take(full, step, whole, real, *self._dense.now(), optimizer))
+        return Cut(self._saves.take(full, step, integers, floats, *self._dense.now(), optimizer))
 
     def write_full(self, step: int | None = None, numbers: Mapping[str, int | float] | None = None, background: bool = False) -> Cut:
         """cut(True, step, numbers).write(background). Older chains than kept_chains are removed when the file is written. A
@@ -215,13 +255,13 @@ class Checkpoints:
             raise TypeError(f"Checkpoints.cut: numbers must be a dict (is {type(numbers).__name__})")
         own = ("collection, ", *(f"{table.name}, " for table in self.collection.tables))
         for name, value in numbers.items():
-            if not isinstance(name, str) or not (is_whole(value, -(2**63)) or isinstance(value, float) and is_real(value)):
+            if not isinstance(name, str) or not (is_whole(value, -(2**63)) or is_real(value) and not isinstance(value, Integral)):
                 must = "numbers must be integers of 64 bits or floats, by their names"
                 raise TypeError(f"Checkpoints.cut: {must} ({name!r} is {value!r})")
             if name.startswith(own):
                 raise ValueError(f"Checkpoints.cut: names of numbers must not begin as those of tables ({name!r} does)")
-        whole = {name: value for name, value in numbers.items() if isinstance(value, int)}
-        return whole, {name: value for name, value in numbers.items() if isinstance(value, float)}
+        integers = {name: int(value) for name, value in numbers.items() if is_whole(value, -(2**63))}
+        return integers, {name: float(value) for name, value in numbers.items() if name not in integers}
 
     def restore(self) -> Restored | None:
         """Fills the tables, the dense tensors and the optimizer from the newest full file that is whole, and its deltas as far
@@ -234,7 +274,7 @@ class Checkpoints:
         """
         if not self._saves.restore(*self._dense.now()):
             return None
-        self.collection._take_learning_rate()
+        self.collection._after_loading()
         if self.optimizer is not None:
             self._restore_optimizer()
         return _restored(self._saves.restored())
@@ -292,7 +332,7 @@ class Follower:
         serving = EmbeddingBagCollection(tables.tables, tables.optimizer).eval()
         follower = Follower("/models/ctr", serving, dense=net)
         while True:
-            if follower.poll(): print(follower.step)
+            if follower.poll(): print(follower.state().step)
 
     Tables must have the widths, formats and optimizer of those that were saved. poll() may run in one thread while others look
     up tables that grow: each row is as it was or as it is then, the rows of one batch may be of both. Dense tables and tensors
@@ -313,7 +353,7 @@ class Follower:
         try:
             return self._files.poll(*self._dense.now())
         finally:
-            self.collection._take_learning_rate()
+            self.collection._after_loading()
 
     def state(self) -> Restored | None:
         """Of the last file; None before there was one."""

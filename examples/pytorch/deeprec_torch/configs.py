@@ -1,11 +1,12 @@
 """Configurations of tables, TorchRec's among them."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from .growth import CountingBloom, Probabilistic, check_admission, check_full, expect, is_real, is_whole
+from .growth import CountingBloom, Probabilistic, check_admission, check_full, expect, is_real, whole
 
 POOLINGS = {"sum": 0, "mean": 1}
 FORMATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "int8": None, "int4": None}
@@ -44,27 +45,42 @@ class TableConfig:
     default_row: float | tuple[float, ...] = 0.0
 
     def __post_init__(self):
-        object.__setattr__(self, "feature_names", tuple(self.feature_names) or (self.name,))
+        expect(isinstance(self.name, str), "TableConfig: name", "a str", self.name)
+        names = self.feature_names
+        fits = not isinstance(names, str) and isinstance(names, Iterable)
+        names = tuple(names) if fits else names
+        expect(fits and all(isinstance(name, str) for name in names), "TableConfig: feature_names", "a list of str", names)
+        self._keep("feature_names", names or (self.name,))
+        self._keep("embedding_dim", whole("TableConfig: embedding_dim", "an integer from 1 on", self.embedding_dim, 1))
+        if self.init_bound is not None:
+            fits = is_real(self.init_bound) and 0 <= self.init_bound < math.inf
+            expect(fits, "TableConfig: init_bound", "None or a number from 0 on", self.init_bound)
+            self._keep("init_bound", float(self.init_bound))
         if self.pooling not in POOLINGS:
             raise ValueError(f"TableConfig: pooling must be sum or mean (is {self.pooling!r})")
         if self.format not in FORMATS:
             raise ValueError(f"TableConfig: format must be one of {', '.join(FORMATS)} (is {self.format!r})")
         if self.num_embeddings is not None:
+            must = "None or an integer"
+            self._keep("num_embeddings", whole("TableConfig: num_embeddings", must, self.num_embeddings, -(2**63)))
             for name, usual in (("admission", None), ("capacity", None), ("when_full", "refuse"), ("default_row", 0.0)):
                 given = getattr(self, name)
                 expect(given == usual, f"TableConfig: {name}", "of a table that grows, of num_embeddings=None", given)
             return
         check_admission(self.admission)
-        unbounded = self.capacity is None
-        expect(unbounded or is_whole(self.capacity, 1), "TableConfig: capacity", "None or an integer from 1 on", self.capacity)
+        if self.capacity is not None:
+            self._keep("capacity", whole("TableConfig: capacity", "None or an integer from 1 on", self.capacity, 1))
         check_full(self.when_full)
         if not is_real(self.default_row):
             try:
-                object.__setattr__(self, "default_row", tuple(map(float, self.default_row)))
+                self._keep("default_row", tuple(map(float, self.default_row)))
             except (TypeError, ValueError):
                 raise ValueError(f"TableConfig: default_row must be a number, or a list of them (is {self.default_row!r})") from None
             must = f"a number or embedding_dim ({self.embedding_dim}) of them"
             expect(len(self.default_row) == self.embedding_dim, "TableConfig: default_row", must, self.default_row)
+
+    def _keep(self, name: str, value):
+        object.__setattr__(self, name, value)
 
     @property
     def grows(self) -> bool:

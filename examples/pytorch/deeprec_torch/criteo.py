@@ -1,6 +1,5 @@
 """Criteo's click log as tensors."""
 
-import operator
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -10,7 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from .growth import expect, is_real, whole
+
 _TABLES = 26
+
+
+def _whole(name: str, value) -> int:
+    """Its range is checked by the reader."""
+    return whole(f"CriteoDataset: {name}", "an integer", value, -(2**63))
 
 
 class CriteoBatch(NamedTuple):
@@ -100,15 +106,17 @@ class CriteoDataset(IterableDataset):
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
         self.paths = [os.fspath(path) for path in paths]
-        self.rows = [operator.index(each) for each in rows] if isinstance(rows, Iterable) else [rows] * _TABLES
-        self.batch_size = batch_size
-        self.threads = threads
-        self.prefetch = prefetch
+        rows = list(rows) if isinstance(rows, Iterable) else [rows] * _TABLES
+        self.rows = [_whole("rows", each) for each in rows]
+        self.batch_size = _whole("batch_size", batch_size)
+        self.threads = None if threads is None else _whole("threads", threads)
+        self.prefetch = _whole("prefetch", prefetch)
         self.on_malformed = on_malformed
-        self.max_bytes = max_bytes
+        self.max_bytes = None if max_bytes is None else _whole("max_bytes", max_bytes)
         self.labels = labels
         self.tokens = tokens
-        self.missing_dense = missing_dense
+        expect(is_real(missing_dense), "CriteoDataset: missing_dense", "a number", missing_dense)
+        self.missing_dense = float(missing_dense)
         self._reader([])  # refuses options
 
     def _reader(self, paths):

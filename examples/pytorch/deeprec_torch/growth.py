@@ -1,6 +1,8 @@
 """How tables grow: which keys get rows, and which rows go."""
 
+import operator
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ _MOST = 2**63 - 1
 
 
 def is_whole(value, least: int = 0, most: int = _MOST) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    """numpy's integers too."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= value <= most
 
 
 def expect(fits: bool, what: str, must: str, value):
@@ -65,8 +68,15 @@ def expect(fits: bool, what: str, must: str, value):
         raise ValueError(f"{what} must be {must} (is {value!r})")
 
 
+def whole(what: str, must: str, value, least: int = 0, most: int = _MOST) -> int:
+    """The value as an int; ValueError where it is none, or not in [least, most]."""
+    expect(is_whole(value, least, most), what, must, value)
+    return operator.index(value)
+
+
 def is_real(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """numpy's numbers too."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_admission(admission):
@@ -101,7 +111,7 @@ def growth_integers(table) -> list[int]:
         kind, seed = 3, admission.seed
     elif admission is not None:
         kind, occurrences = 1, admission
-    return [table.capacity or 0, _FULL[table.when_full], kind, occurrences, keys, seed]
+    return list(map(operator.index, (table.capacity or 0, _FULL[table.when_full], kind, occurrences, keys, seed)))
 
 
 def growth_floats(table) -> list[float]:
@@ -124,6 +134,4 @@ def policy_numbers(policy) -> tuple[int, int, float]:
         must = "StepTTL, L2Below, LeastRecent or LeastFrequent"
         raise ValueError(f"EmbeddingBagCollection.evict: policy must be {must} (is {policy!r})")
     number, name = counts[type(policy)]
-    count = getattr(policy, name)
-    expect(is_whole(count), f"{type(policy).__name__}: {name}", "an integer from 0 on", count)
-    return number, count, 0.0
+    return number, whole(f"{type(policy).__name__}: {name}", "an integer from 0 on", getattr(policy, name)), 0.0

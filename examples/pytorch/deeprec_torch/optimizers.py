@@ -20,6 +20,7 @@ class _Rule:
                 object.__setattr__(self, "betas", (float(value[0]), float(value[1])))
             else:
                 expect(is_real(value) and 0 <= value < math.inf, f"{name}: {field.name}", "a number from 0 on", value)
+                object.__setattr__(self, field.name, float(value))
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,10 @@ class TableOptimizer(torch.optim.Optimizer):
         rule = RULES[type(self.collection.optimizer)]
         if given != rule:
             raise ValueError(f"TableOptimizer: the state must be that of a TableOptimizer of {rule} (is of {given or 'another optimizer'})")
+        here, there = len(self.param_groups[0]["params"]), len(groups[0]["params"])
+        if here != there:
+            must = f"that of {here} parameters: one of a fused collection, else one for each table"
+            raise ValueError(f"TableOptimizer: the state must be {must} (is of {there})")
         values = {key: value for key, value in groups[0].items() if key in asdict(self.collection.optimizer)}
         self.collection._change_rule(**values)  # refuses before anything is changed
         super().load_state_dict(state_dict)

@@ -1,12 +1,16 @@
 """Embedding tables whose rows lie at many processes, in one call of all of them."""
 
+import operator
 from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed
 
-from .bag_collection import EmbeddingBagCollection
+from .bag_collection import EmbeddingBagCollection, seed_of
+from .batches import expect_from_zero
+from .configs import table_of
+from .growth import is_whole
 from .optimizers import RULES
 
 
@@ -63,7 +67,7 @@ class ShardedEmbeddingBagCollection(EmbeddingBagCollection):
     ):
         if not (distributed.is_available() and distributed.is_initialized()):
             raise RuntimeError("ShardedEmbeddingBagCollection: torch.distributed must be initialized (is not)")
-        tables = tuple(tables)
+        tables = tuple(map(table_of, tables))
         if group is None:
             group = distributed.new_group(backend="gloo", timeout=patience + timedelta(minutes=1))
         self._processes, self._process = distributed.get_world_size(group), distributed.get_rank(group)
@@ -73,7 +77,7 @@ class ShardedEmbeddingBagCollection(EmbeddingBagCollection):
         unknown = set(placements or {}) - {table.name for table in tables}
         if unknown:
             raise ValueError(f"ShardedEmbeddingBagCollection: placements must be of tables ({', '.join(sorted(unknown))} is none)")
-        drawn = torch.randint(2**62, (1,), device="cpu") if seed is None else torch.tensor([seed])
+        drawn = torch.tensor([seed_of(seed)], dtype=torch.int64, device="cpu")
         distributed.broadcast(drawn, distributed.get_global_rank(group, 0), group)
         if getattr(optimizer, "weight_decay", 0):
             raise NotImplementedError(f"ShardedEmbeddingBagCollection: weight_decay must be 0 (is {optimizer.weight_decay})")
@@ -86,10 +90,10 @@ class ShardedEmbeddingBagCollection(EmbeddingBagCollection):
             raise NotImplementedError(f"ShardedEmbeddingBagCollection: table {table.name} must not grow: such tables are not sharded")
         if where == "rows":
             return -1
-        if type(where) is not int or not 0 <= where < self._processes:
+        if not is_whole(where, 0, self._processes - 1):
             must = f'"rows" or a process below {self._processes}'
             raise ValueError(f"ShardedEmbeddingBagCollection: the placement of table {table.name} must be {must} (is {where!r})")
-        return where
+        return operator.index(where)
 
     def part(self, name: str) -> range:
         """The numbers of the rows of a table that this process holds, in the order in which it does."""
@@ -114,6 +118,7 @@ class ShardedEmbeddingBagCollection(EmbeddingBagCollection):
     def forward(self, features) -> Tensor:
         try:
             trains, batch = self._checked(features)
+            expect_from_zero(batch[1])
             weights = features.weights_or_none()
             if trains and weights is not None and weights.requires_grad:
                 raise NotImplementedError("deeprec: the weights of a collection's batch have no gradient")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import deeprec_torch
@@ -129,6 +130,7 @@ class Idiom:
     reference: str = "nn"
     weight_decay: float = 0.0
     bound: float = BOUND
+    unlike: str = ""  # of a fused collection, whose losses differ: what the docs have of it
 
 
 IDIOMS: list[Idiom] = []
@@ -314,3 +316,15 @@ def looked_up_between(run):
     return losses
 
 
+@idiom("`AveragedModel`: losses of averaged rows", rules=("SGD",), unlike="not averaged; take `fused=False`")
+def averaged(run):
+    loss, losses = run.loss(), []
+    average = AveragedModel(nn.ModuleList([run.tables, run.net]))
+    for step in range(STEPS):
+        run.train(loss, step)
+        average.update_parameters(nn.ModuleList([run.tables, run.net]))
+        values, offsets, targets = batch_of(step + 50)
+        tables, net = average.module
+        with torch.no_grad():
+            losses.append((net(tables(values, offsets)) - targets).square().mean())
+    return losses

@@ -283,6 +283,17 @@ def what_is_refused():
     expect_raises(ValueError, ["must have rows and columns"], make(seed=1))
 
 
+def configurations_of_torchrec():
+    from test_torchrec_forms import EmbeddingBagConfig, PoolingType
+
+    ours = ShardedEmbeddingBagCollection([EmbeddingBagConfig(7, 4, "t", feature_names=["a"], pooling=PoolingType.MEAN)], seed=1, placements={"t": 0})
+    assert ours.tables == (TableConfig("t", 7, 4, ("a",), "mean"),)
+    assert ours(KeyedJaggedTensor.one_hot(["a"], torch.tensor([[RANK]]))).shape == (1, 4)
+    expect_raises(ValueError, ["seed must be None or an integer"], lambda: ShardedEmbeddingBagCollection(ours.tables, seed=1.5))
+    later = KeyedJaggedTensor(["a"], torch.tensor([1, 2]), torch.tensor([1 if RANK == 0 else 0, 2]))
+    expect_raises((ValueError, RuntimeError), ["ascend from 0"] if RANK == 0 else ["rank 0"], lambda: ours(later))
+
+
 def other_tables():
     """Ranks that disagree about the model: all raise."""
     tables = configs()[: 2 if RANK == 0 else 3]

@@ -16,6 +16,7 @@ import deeprec_torch
 from deeprec_torch import (
     SGD,
     Checkpoints,
+    CriteoDataset,
     EmbeddingBag,
     EmbeddingBagCollection,
     KeyedJaggedTensor,
@@ -216,3 +217,74 @@ def test_a_table_file_that_is_cut(tmp_path, kind, kept):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * kept) if isinstance(kept, float) else kept])
     expect_refused(tables, lambda: tables.load(path), ValueError, "tables.drt")
+
+
+@pytest.mark.parametrize("kind", ["fused", "apart", "growing", "unpooled"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_offsets_that_begin_later(kind, dtype):
+    """The ids before are in no bag."""
+    tables = collection(kind)
+    expect_refused(tables, lambda: tables(KeyedJaggedTensor(KEYS, VALUES, torch.arange(1, 6, dtype=dtype))), ValueError, "offsets must ascend from 0")
+
+
+def test_a_feature_of_two_tables_is_one_key():
+    tables = EmbeddingBagCollection([TableConfig("u", 9, 4, ("x",)), TableConfig("v", 9, 4, ("x",))], SGD(0.1), seed=1)
+    assert tables(KeyedJaggedTensor.one_hot(["x"], torch.tensor([[3]]))).shape == (1, 8)
+    for _ in range(2):
+        expect_refused(tables, lambda: tables(KeyedJaggedTensor.one_hot(["x", "x"], torch.tensor([[3], [4]]))), ValueError, "keys must differ .are x, x")
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("name", None),
+        ("name", 3),
+        ("num_embeddings", 4.0),
+        ("num_embeddings", True),
+        ("num_embeddings", "4"),
+        ("embedding_dim", 2.5),
+        ("embedding_dim", 0),
+        ("feature_names", "bought"),
+        ("feature_names", 3),
+        ("feature_names", ["a", None]),
+        ("init_bound", math.nan),
+        ("init_bound", math.inf),
+        ("init_bound", -0.1),
+        ("init_bound", "x"),
+    ],
+)
+def test_values_of_tables(name, value):
+    given = {"name": "u", "num_embeddings": 4, "embedding_dim": 2, name: value}
+    with pytest.raises(ValueError, match=f"TableConfig: {name} must be .*{value!r}"):
+        TableConfig(**given)
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", True, 2**63])
+def test_seeds(seed):
+    with pytest.raises(ValueError, match="EmbeddingBagCollection: seed must be None or an integer of 64 bits"):
+        EmbeddingBagCollection([TableConfig("u", 4, 2)], seed=seed)
+    for fits in (-(2**63), 2**63 - 1):
+        made = EmbeddingBagCollection([TableConfig("u", 4, 2), TableConfig("v", 4, 2)], seed=fits)
+        assert not torch.equal(made.weight("u"), made.weight("v"))
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("rows", 2.5), ("rows", [2.5] * 26), ("batch_size", 4.0), ("threads", 1.5), ("prefetch", "2"), ("max_bytes", 1e9), ("missing_dense", "0")],
+)
+def test_values_of_a_dataset(name, value):
+    with pytest.raises(ValueError, match=f"CriteoDataset: {name} must be an? (integer|number) .is "):
+        CriteoDataset([], **{"rows": 2, "batch_size": 4, name: value})
+
+
+def test_numbers_of_numpy():
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    dense = TableConfig("u", np.int64(5), np.int32(2), init_bound=np.float32(0.5))
+    growing = TableConfig("g", None, np.int64(2), capacity=np.int64(2), admission=np.int64(1))
+    assert dense == TableConfig("u", 5, 2, init_bound=0.5)
+    tables = EmbeddingBagCollection([dense, growing], SGD(lr=np.float32(0.5)), seed=np.int64(3))
+    plain = EmbeddingBagCollection([TableConfig("u", 5, 2, init_bound=0.5), TableConfig("g", None, 2)], SGD(0.5), seed=3)
+    assert torch.equal(tables.weight("u"), plain.weight("u"))
+    tables(KeyedJaggedTensor.one_hot(["u", "g"], torch.tensor([[1], [7]]))).sum().backward()
+    assert tables.evict("g", deeprec_torch.StepTTL(np.int64(3))) == 0 and tables.evict("g", deeprec_torch.LeastRecent(np.int32(0))) == 1
+    CriteoDataset([], rows=np.int64(2), batch_size=np.int64(4), threads=np.int64(1), prefetch=np.int64(0))

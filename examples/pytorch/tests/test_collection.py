@@ -165,6 +165,19 @@ def test_one_hot():
     assert torch.equal(out, torch.cat([ours.weight("a")[ids[0]], ours.weight("b")[ids[1]]], dim=1))
 
 
+def test_batches_of_one_size_share_no_offsets():
+    """An evaluation before training, and writes to the offsets of a batch, are of no other batch's concern."""
+    ours = EmbeddingBagCollection([TableConfig("a", 10, 4)], deeprec_torch.SGD(1.0), seed=SEED)
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.inference_mode():
+        ours(KeyedJaggedTensor.one_hot(["a"], ids))
+    written = KeyedJaggedTensor.one_hot(["a"], ids)
+    written.offsets()[1] = 0
+    out = ours(KeyedJaggedTensor.one_hot(["a"], ids))
+    assert torch.equal(out, ours.weight("a")[ids[0]])
+    out.sum().backward()
+
+
 def test_torchrecs_batch_and_its_collection():
     torchrec = pytest.importorskip("torchrec", reason="torchrec is not installed", exc_type=(ImportError, OSError))
     from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType

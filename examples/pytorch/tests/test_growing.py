@@ -698,6 +698,6 @@ def test_arguments_are_named():
             ours.evict("u", policy)
     with pytest.raises(ValueError, match="must be f32, f16 or bf16"):
         made(grown(format="int8"))
-    with pytest.raises(ValueError, match="must have rows and columns"):
+    with pytest.raises(ValueError, match="embedding_dim must be an integer from 1 on"):
         made(grown(dim=0))
     assert "u: (grows, 8)" in repr(ours)

@@ -1,6 +1,7 @@
 """TableOptimizer, rows as parameters, rules and their values."""
 
 import copy
+import io
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from deeprec_torch import (
     Adam,
     Checkpoints,
     EmbeddingBagCollection,
+    Follower,
     KeyedJaggedTensor,
     RowwiseAdagrad,
     TableConfig,
@@ -375,3 +377,191 @@ def test_state_of_another_optimizer_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match=r"u.weight must be torch.float32 \(31, 1\) .is torch.float32 \(30, 1\)"):
         taller.load_state_dict(shorter.state_dict())
     assert torch.equal(taller.weight("t"), kept) and torch.equal(other.weight("u"), before)
+
+
+def own_rows():
+    ours = EmbeddingBagCollection([TableConfig("a", 10, 4), TableConfig("b", 8, 3)], seed=SEED, fused=False)
+    return ours, ours.embedding_bags.b.weight, KeyedJaggedTensor.one_hot(["a", "b"], torch.tensor([[1, 2], [3, 4]]))
+
+
+def by_vector(ours, parameter):
+    nn.utils.vector_to_parameters(torch.zeros(64), ours.parameters())
+
+
+def by_data(ours, parameter):
+    parameter.data = torch.zeros(8, 3)
+
+
+def by_a_parameter(ours, parameter):
+    ours.embedding_bags.b.weight = nn.Parameter(torch.zeros(8, 3))
+
+
+def by_a_layer(ours, parameter):
+    ours.embedding_bags.b = nn.EmbeddingBag(8, 3)
+
+
+def by_parametrization(ours, parameter):
+    nn.utils.parametrize.register_parametrization(ours.embedding_bags.b, "weight", nn.Tanh())
+
+
+LOOKUPS = {
+    "trains": lambda ours, batch: ours(batch),
+    "no_grad": torch.no_grad()(lambda ours, batch: ours(batch)),
+    "unpooled": lambda ours, batch: ours.unpooled(batch),
+    "compiled": lambda ours, batch: torch.compile(ours, backend="eager")(batch),
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS)
+@pytest.mark.parametrize("change", [by_vector, by_data, by_a_parameter, by_a_layer, by_parametrization])
+def test_lookups_refuse_parameters_that_are_not_the_rows(change, lookup):
+    ours, parameter, batch = own_rows()
+    torch._dynamo.reset()
+    LOOKUPS[lookup](ours, batch)
+    change(ours, parameter)
+    with pytest.raises(RuntimeError, match=r"parameter embedding_bags.[ab].weight must be the rows of its table.*assign"):
+        LOOKUPS[lookup](ours, batch)
+
+
+def test_lookups_refuse_parameters_of_torch_func():
+    ours, parameter, batch = own_rows()
+    name, rows = "embedding_bags.b.weight", torch.zeros(8, 3)
+    refused = pytest.raises(RuntimeError, match=r"parameter embedding_bags.b.weight must be the rows")
+
+    def of_rows(given):
+        return torch.func.functional_call(ours, {name: given}, (batch,)).sum()
+
+    for given in (rows, parameter.detach()):
+        for call in (lambda: torch.func.jvp(of_rows, (given,), (torch.ones(8, 3),)), lambda: torch.func.grad(of_rows)(given)):
+            with refused:
+                call()
+    with refused:
+        of_rows(rows)
+    with torch.autograd.forward_ad.dual_level(), refused:
+        of_rows(torch.autograd.forward_ad.make_dual(parameter, torch.ones(8, 3)))
+    with torch.autograd.forward_ad.dual_level():
+        assert torch.equal(ours(batch), ours(batch))  # no tangent
+
+
+def test_lookups_take_parameters_that_are_the_rows():
+    ours, parameter, batch = own_rows()
+    with torch.no_grad():
+        parameter.copy_(torch.ones(8, 3))
+        parameter.data.mul_(2)
+    assert ours(batch)[:, 4:].eq(2).all()
+    leaf = parameter.detach().requires_grad_()
+    torch.func.functional_call(ours, {"embedding_bags.b.weight": leaf}, (batch,)).sum().backward()
+    assert leaf.grad.coalesce().indices().tolist() == [[3, 4]]
+    state = io.BytesIO()
+    torch.save(ours, state)
+    state.seek(0)
+    for other in (copy.deepcopy(ours), torch.load(state, weights_only=False)):
+        other.load_state_dict({name: value * 2 for name, value in ours.state_dict().items()})
+        assert torch.equal(other(batch), 2 * ours(batch))
+        other.to(torch.float64).share_memory()
+        assert torch.equal(other(batch), 2 * ours(batch))
+    by_data(ours, parameter)
+    ours.embedding_bags.b.weight.data = ours.weight("b")
+    assert ours(batch)[:, 4:].eq(2).all()
+
+
+def loaded(ours, folder):
+    ours.load_state_dict({name: value.clone() for name, value in ours.state_dict().items()})
+
+
+def assigned(ours, folder):
+    ours.assign("u", torch.zeros(30, 6))
+
+
+def loaded_from_a_file(ours, folder):
+    ours.save(folder / "tables.drt")
+    ours.load(folder / "tables.drt")
+
+
+def restored(ours, folder):
+    saves = Checkpoints(folder, ours)
+    saves.write_full(1)
+    saves.restore()
+
+
+def followed(ours, folder):
+    Checkpoints(folder, made(SGD(0.1))).write_full(1)
+    assert Follower(folder, ours).poll()
+
+
+@pytest.mark.parametrize("change", [loaded, assigned, loaded_from_a_file, restored, followed])
+def test_rows_that_a_gradient_reads_must_not_be_replaced_before(change, tmp_path):
+    """As those of nn.EmbeddingBag: a weight's gradient would be that of the new rows."""
+    ours, batch = made(SGD(0.1), fused=False), batch_of(1, weighted=True)
+    batch.weights_or_none().requires_grad_()
+    out = ours(batch)
+    change(ours, tmp_path)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+    ours(batch).sum().backward()
+    other = tmp_path / "other"
+    other.mkdir()
+    with torch.inference_mode():
+        change(ours, other)
+
+
+@pytest.mark.parametrize("names", [("1", "a.b"), ("a.b", "0", "0_"), ("", "0"), ("training", "x", "0")])
+def test_tables_have_a_parameter_each_whatever_their_names(names):
+    ours = EmbeddingBagCollection([TableConfig(name, 5, 2) for name in names], SGD(1.0), seed=SEED, fused=False)
+    handle = TableOptimizer(ours)
+    assert len(list(ours.parameters())) == len(handle.param_groups[0]["params"]) == len(names)
+    before = [ours.weight(name).clone() for name in names]
+    ours(KeyedJaggedTensor.one_hot(ours.feature_names, torch.full((len(names), 1), 2))).sum().backward()
+    handle.step()
+    for name, rows in zip(names, before):
+        rows[2] -= 1
+        torch.testing.assert_close(ours.weight(name), rows)
+
+
+def test_a_handles_state_of_another_number_of_parameters():
+    fused, apart = (TableOptimizer(made(SGD(rate), fused=fused)) for rate, fused in ((0.5, True), (0.1, False)))
+    for handle, other, here, there in ((apart, fused, 2, 1), (fused, apart, 1, 2)):
+        before = copy.deepcopy(handle.state_dict())
+        with pytest.raises(ValueError, match=rf"must be that of {here} parameters.* .is of {there}\)"):
+            handle.load_state_dict(other.state_dict())
+        assert handle.state_dict() == before and handle.collection.learning_rate == handle.param_groups[0]["lr"]
+    assert apart.collection.learning_rate == 0.1
+
+
+def test_rates_are_floats():
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    rule = Adam(lr=np.float64(0.25), betas=(np.float32(0.5), 0), eps=np.int64(1))
+    assert rule == Adam(0.25, (0.5, 0.0), 1.0) and {type(value) for value in (rule.lr, rule.eps, *rule.betas)} == {float}
+    handle = TableOptimizer(made(rule))
+    handle.param_groups[0]["lr"] = np.float64(0.125)
+    assert type(handle.param_groups[0]["lr"]) is type(handle.collection.learning_rate) is float
+
+
+def test_a_checkpoint_has_no_state_that_cannot_be_restored(tmp_path):
+    np = pytest.importorskip("numpy", reason="numpy is not installed")
+    ours, net = made(SGD(0.1)), nn.Linear(2, 1)
+    adam = torch.optim.Adam(net.parameters(), lr=np.float64(1e-3))
+    net(torch.ones(2)).backward()
+    adam.step()
+    saves = Checkpoints(tmp_path, ours, {"net": adam}, dense=net)
+    with pytest.raises(TypeError, match=r"Checkpoints.cut: the state of optimizer .*\['net'\]\['param_groups'\]\[0\]\['lr'\] is numpy.float64"):
+        saves.write_full(1)
+    assert not list(tmp_path.iterdir()) and saves.position() == (0, 0)
+    adam.param_groups[0]["lr"] = 1e-3
+    saves.write_full(np.int64(1), {"count": np.int64(3), "auc": np.float32(0.5)})
+    last = Checkpoints(tmp_path, ours, {"net": torch.optim.Adam(net.parameters())}, dense=net).restore()
+    assert last.step == 1 and last.numbers == {"count": 3, "auc": 0.5}
+
+
+def test_adam_counts_the_steps_of_the_collection():
+    """Those of a table that was frozen too: its first step is corrected as the fourth."""
+    ours = EmbeddingBagCollection([TableConfig("a", 4, 2), TableConfig("b", 4, 2)], Adam(lr=0.1), seed=SEED, fused=False)
+    handle, before = TableOptimizer(ours), ours.weight("b").clone()
+    for step in range(4):
+        ours.embedding_bags.b.weight.requires_grad_(step == 3)
+        handle.zero_grad()
+        ours(KeyedJaggedTensor.one_hot(["a", "b"], torch.tensor([[0], [1]]))).sum().backward()
+        handle.step()
+    moments = 0.1 / (1 - 0.9**4), math.sqrt(0.001 / (1 - 0.999**4))  # of a gradient of 1
+    before[1] -= 0.1 * moments[0] / moments[1]
+    torch.testing.assert_close(ours.weight("b"), before)

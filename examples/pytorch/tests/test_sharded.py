@@ -17,6 +17,7 @@ CASES = [
     "what_a_loop_does",
     "state_of_the_part",
     "what_is_refused",
+    "configurations_of_torchrec",
     "other_tables",
     "silent",
 ]

@@ -116,3 +116,66 @@ def test_a_table_that_grows_takes_another_number_of_rows():
     for one, other in (made, made[::-1]):
         other.load_state_dict(one.state_dict())
         assert other.size("g") == 5 and torch.equal(other.weight("g"), one.weight("g"))
+
+
+@pytest.fixture
+def other_defaults():
+    """Of types and devices, in one turn each: what a collection makes is of neither."""
+
+    def call(make):
+        made = []
+        torch.set_default_dtype(torch.float64)
+        try:
+            made.append(make())
+        finally:
+            torch.set_default_dtype(torch.float32)
+        with torch.device("meta"):
+            made.append(make())
+        return made
+
+    return call
+
+
+@pytest.mark.parametrize("optimizer", [None, Adagrad(0.1)])
+def test_copies_and_states_under_other_defaults(optimizer, other_defaults):
+    configs = [TableConfig("g", None, 2), TableConfig("d", 5, 2)]
+    ours = EmbeddingBagCollection(configs, optimizer, seed=1)
+    ours.assign("g", torch.ones(3, 2), torch.tensor([5, -1, 8]))
+    wanted = ours.state_dict()
+
+    def other():
+        made = EmbeddingBagCollection(configs, optimizer)
+        made.load_state_dict(ours.state_dict())
+        return made
+
+    for make in (lambda: copy.deepcopy(ours), lambda: saved_and_loaded(ours), other):
+        for made in other_defaults(make):
+            given = made.state_dict()
+            assert given.keys() == wanted.keys()
+            assert all(torch.equal(given[name], value) and given[name].dtype == value.dtype for name, value in wanted.items())
+    for made in other_defaults(ours.state_dict):
+        assert all(made[name].device.type == "cpu" and made[name].dtype == value.dtype for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("fused, dense", [(True, False), (False, False), (False, True)])
+def test_steps_under_other_defaults(fused, dense, other_defaults):
+    ids, values, lengths = torch.tensor([[1, 2], [3, 3]]), torch.tensor([1, 2, 3]), torch.tensor([1, 2, 0])
+    targets = torch.ones(2, 11)
+    plain, ours = Model(fused, 1).tables, Model(fused, 1).tables
+    list(ours.parameters())[-1].requires_grad_(fused)  # a table without a gradient
+    list(plain.parameters())[-1].requires_grad_(fused)
+
+    def step(tables):
+        handle = TableOptimizer(tables)
+        tables(KeyedJaggedTensor.one_hot(["u", "v"], ids)).backward(targets)
+        if dense:
+            tables.embedding_bags.u.weight.grad = tables.embedding_bags.u.weight.grad.to_dense()
+        handle.step(), handle.zero_grad()
+        varied = KeyedJaggedTensor.from_lengths(["u", "v"], values, lengths, strides=[2, 1])
+        with torch.no_grad():
+            return tables.by_feature(varied)["u"], tables.unpooled(varied)["u"].to_padded_dense()
+
+    for made in other_defaults(lambda: step(ours)):
+        for value, wanted in zip(made, step(plain)):
+            assert torch.equal(value, wanted)
+    assert torch.equal(ours.weight("u"), plain.weight("u"))

@@ -230,3 +230,41 @@ def test_the_names_of_before():
             assert getattr(deeprec_torch, old) is getattr(deeprec_torch, new)
     with pytest.raises(AttributeError, match="no attribute 'none'"):
         deeprec_torch.none
+
+
+@pytest.mark.parametrize("inverse", [[[0, -1], [0, 0]], [[0, 2], [0, 0]], [[0, 1], [1, 0]]])
+def test_inverse_indices_are_of_bags_that_are_there(inverse):
+    """Of each key by its own number of bags: the second has one."""
+    ours = EmbeddingBagCollection([TableConfig("u", 9, 2), TableConfig("v", 9, 2)], SGD(0.1), seed=SEED)
+
+    def look_up(inverse):
+        return ours(KeyedJaggedTensor(["u", "v"], torch.arange(3), torch.arange(4), None, [2, 1], torch.tensor(inverse)))
+
+    with pytest.raises(IndexError, match=r"inverse must be numbers of the \d bags of key [uv], from 0 on .has (-1|2|1)\)"):
+        look_up(inverse)
+    with pytest.raises(ValueError, match="inverse must be int64 or int32 .is torch.bool"):
+        look_up([[True, False], [True, False]])
+    assert look_up([[1, 0], [0, 0]]).shape == (2, 4)
+
+
+def test_inverse_indices_are_with_strides():
+    with pytest.raises(ValueError, match="inverse must be with strides"):
+        KeyedJaggedTensor(["u"], torch.arange(3), torch.arange(4), None, None, torch.tensor([[2, 0]]))
+
+
+class Batch(KeyedJaggedTensor):
+    """As torchrec's, with inverse indices of other keys in another order."""
+
+    def inverse_indices_or_none(self):
+        keys, inverse = super().inverse_indices_or_none()
+        return (keys[::-1], inverse.flip(0)) if self.whole else (keys[:1], inverse)
+
+
+def test_inverse_indices_of_keys_in_another_order():
+    ours = EmbeddingBagCollection([TableConfig("u", 9, 2), TableConfig("v", 9, 2)], seed=SEED)
+    batch = Batch(["u", "v"], torch.arange(3), torch.arange(4), None, [2, 1], torch.tensor([[1, 0], [0, 0]]))
+    batch.whole = True
+    assert torch.equal(ours(batch), torch.cat([ours.weight("u")[[1, 0]], ours.weight("v")[[2, 2]]], dim=1))
+    batch.whole = False
+    with pytest.raises(ValueError, match="inverse must be of the batch's keys .has none of v"):
+        ours(batch)
