@@ -225,9 +225,10 @@ void add_training_options(CLI::App& app, options& o) {
   app.add_option("--log-every", o.log_every, "steps from one line of --log to the next")
       ->check(CLI::Range(index_t{1}, index_t{1} << 40))
       ->capture_default_str();
-  app.add_flag("--importance", o.importance,
-               "how much the log loss of the test rises where the values of a slot change places among its "
-               "rows, for each count and token: as many more passes over the rows that test as there are slots");
+  app.add_flag(
+      "--importance", o.importance,
+      "how much the log loss of the test rises where the values of a slot change places among its "
+      "rows, for each count and token: as many more passes over the rows that test as there are slots");
   app.add_option("--repeat", o.repeat,
                  "train with so many seeds, --seed and those behind it: the mean and the standard deviation")
       ->check(CLI::Range(1, 1000))

@@ -20,12 +20,14 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hook, sharded, batch):
         out, ctx.lookup = sharded.lookup(*batch)
-        ctx.sharded = sharded
+        ctx.sharded, ctx.hook = sharded, hook
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, gradient):
+        if not ctx.hook.requires_grad:  # frozen since the lookup
+            return None, None, None
         ctx.sharded.update(gradient, ctx.lookup)
         return torch.zeros(1, dtype=torch.float32, device="cpu"), None, None
 
@@ -120,8 +122,8 @@ class ShardedEmbeddingBagCollection(EmbeddingBagCollection):
             trains, batch = self._checked(features)
             expect_from_zero(batch[1])
             weights = features.weights_or_none()
-            if trains and weights is not None and weights.requires_grad:
-                raise NotImplementedError("deeprec: the weights of a collection's batch have no gradient")
+            if weights is not None and weights.requires_grad and torch.is_grad_enabled():
+                raise NotImplementedError("deeprec: weights of a batch must not require a gradient: they have no gradient here")
         except Exception:
             self._sharded.refuse()  # the others raise as well
             raise
