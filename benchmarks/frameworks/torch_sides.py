@@ -4,6 +4,8 @@ A side is a function of a batch. Its batches are made beforehand, and lie in mem
 """
 
 import math
+import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -255,6 +257,38 @@ class Int8Tables:
                 bag(row, column, batch.offsets, False, 0) for row, column in zip(self.fused, batch.columns)
             ],
         }
+
+
+# Lookups that a program in C++ serves.
+
+
+def served_programs(tables, rows, width, folder):
+    """The arguments of serve_latency.cpp that are of the tables: as AOTInductor and as TorchScript have them."""
+    both = Int8Tables(tables, rows, width)
+    served = both.ours.served()
+    ours, theirs = Path(folder, "ours.pt2"), Path(folder, "theirs.pt")
+    bags = torch.export.Dim("bags", min=1)
+    shapes = {"values": {0: torch.export.Dim("many", min=2)}, "offsets": {0: tables * bags + 1}}
+    batch = torch.randint(rows, (tables * 3,)), torch.arange(tables * 3 + 1)
+    torch._inductor.aoti_compile_and_package(torch.export.export(served, batch, dynamic_shapes=shapes), package_path=str(ours))
+    torch.jit.script(both.checked).save(theirs)
+    libraries = ":".join(path for path in torch.ops.loaded_libraries if "fbgemm" in path)
+    return [deeprec_torch.ops_library(), str(ours), libraries, str(theirs), str(rows)]
+
+
+def program_of(source, root, folder):
+    """A program of this folder that runs without Python, with PyTorch's libraries."""
+    from torch.utils.cpp_extension import include_paths
+
+    library, program = Path(torch.__file__).parent / "lib", Path(folder, Path(source).stem)
+    flags = ["-std=c++20", "-O2", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    flags += [f"-isystem{path}" for path in include_paths()]
+    links = [f"-L{library}", f"-Wl,-rpath,{library}", "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10", "-ldl"]
+    words = [os.environ.get("CXX", "g++"), *flags, str(root / "benchmarks" / "frameworks" / source), "-o", str(program), *links]
+    built = subprocess.run(words, capture_output=True, text=True)
+    if built.returncode != 0:
+        raise RuntimeError(built.stderr)
+    return str(program)
 
 
 # DLRM.

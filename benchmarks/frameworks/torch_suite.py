@@ -29,6 +29,7 @@ from peer_suite import (  # noqa: E402
     Unavailable,
     error_of,
     free_memory,
+    joined,
     last_level_cache,
     load_torch,
     measured,
@@ -44,6 +45,7 @@ TENSOR_BYTES = 10**9  # of an extension's table
 SECONDS_OF_A_SAMPLE = 0.02  # at least
 SECONDS_OF_A_SMALL_SAMPLE = 0.002  # of a call of one table, which takes microseconds
 LEAST_SETS, MOST_SETS = 4, 4096  # of ids in a rotation
+SERVED_ROWS = 100_000
 EQUAL_STEPS, EQUAL_BATCH = 10, 128
 
 
@@ -304,6 +306,33 @@ def measure_switch(sides, name, compiled):
     return {**counters, "ours_us": counters[f"collection_us_batch_{BATCH}_threads_{THREADS}"]}
 
 
+def measure_serving(sides, name):
+    """A program in C++ (serve_latency.cpp) that runs an exported int8 collection, and FBGEMM's quantised tables from TorchScript: each call by
+    itself, one batch after the other in turn."""
+    if not sides.fbgemm_gpu:
+        raise Unavailable(sides.torch_models.fbgemm_problem)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            program = sides.program_of("serve_latency.cpp", ROOT, folder)
+            words = sides.served_programs(TABLES, min(most_rows(), SERVED_ROWS), 64, folder)
+        except (ImportError, OSError, RuntimeError) as problem:
+            raise Unavailable(f"serve_latency.cpp is not compiled, or the tables not exported: {problem}") from problem
+        figures = Figures(name)
+
+        def one_round():
+            for size, hotness in itertools.product((1, 8, 32), (1, 20)):
+                ran = subprocess.run([program, *words, str(TABLES), str(size), str(hotness), "2000"], capture_output=True, text=True)
+                if ran.returncode != 0:
+                    raise Unavailable(f"serve_latency: {ran.stderr.strip()}")
+                case, seen = f"batch_{size}_ids_{hotness}", list(map(float, ran.stdout.split()))
+                figures.add("p99_over_fbgemm", seen[1] / seen[0], case)
+                for side, value in zip(("ours_p99_us", "fbgemm_p99_us", "ours_us", "fbgemm_us"), seen if figures.counts else ()):
+                    figures.notes.setdefault(joined(side, case), []).append(value)
+
+        figures.sample(one_round)
+    return counters_of(figures)
+
+
 def measure_dense_ranks(sides, name):
     try:
         library = sides.library_of("dense_ranks.cpp", ROOT)
@@ -350,6 +379,7 @@ BENCHMARKS = {
     "frameworks/torch/dlrm/batch:2048": measure_dlrm,
     "frameworks/torch/dlrm/eager": lambda sides, name: measure_switch(sides, name, compiled=False),
     "frameworks/torch/dlrm/compiled": lambda sides, name: measure_switch(sides, name, compiled=True),
+    "frameworks/torch/serve": measure_serving,
     "frameworks/torch/sharded/rows": lambda _, name: measure_on_ranks(name, "sharded_ranks.py", "rows"),
     "frameworks/torch/sharded/whole": lambda _, name: measure_on_ranks(name, "sharded_ranks.py", "whole"),
     "frameworks/torch/dense/buckets": measure_dense_ranks,
