@@ -181,11 +181,11 @@ def test_batches_of_one_size_share_no_offsets():
 def test_torchrecs_batch_and_its_collection():
     torchrec = pytest.importorskip("torchrec", reason="torchrec is not installed", exc_type=(ImportError, OSError))
     from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
-    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection as TorchrecCollection
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor as TorchrecBatch
 
     ours = EmbeddingBagCollection(configs(), seed=SEED)
-    theirs = EmbeddingBagCollection(
+    theirs = TorchrecCollection(
         tables=[
             EmbeddingBagConfig(
                 name="table_" + t.name,  # its own container has a member items
