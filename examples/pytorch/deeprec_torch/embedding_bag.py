@@ -9,6 +9,7 @@ _embedding_bag = torch.ops.deeprec.embedding_bag.default
 _renorm = torch.ops.deeprec.embedding_bag_renorm.default
 _OPTIONS = list(signature(nn.EmbeddingBag).parameters)[2:]
 _MODES = {"sum": 0, "mean": 1, "max": 2}
+_TRACES_SPARSE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)  # 2.6 crashes
 
 
 @torch.library.register_fake("deeprec::embedding_bag_row_gradients")
@@ -36,6 +37,11 @@ def embedding_bag(
     are coalesced, and weight.grad is marked so where it is the gradient of one call; their own derivatives raise. An id out
     of range raises IndexError with its bag and position, and nothing is written.
     """
+    if sparse and not _TRACES_SPARSE and torch.compiler.is_compiling():
+        raise NotImplementedError(
+            f"EmbeddingBag: sparse=True under torch.compile must have PyTorch 2.7 or newer (is {torch.__version__}): torch.compiler.disable(bag) "
+            "keeps the lookup out of its graphs"
+        )
     kind = _MODES.get(mode)
     if kind is None:
         raise ValueError(f"embedding_bag: mode must be sum, mean or max (is {mode!r})")

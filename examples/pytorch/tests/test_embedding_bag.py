@@ -211,12 +211,13 @@ def test_compile_with_sparse_gradients(backend, dynamic):
     made[1].load_state_dict(made[0].state_dict())
     ids, offsets = torch.tensor([9, 3, 9, 40, 3, 1, 0]), torch.tensor([0, 3, 3, 6])
     torch._dynamo.reset()
+    old = torch.__version__.startswith("2.6.")  # there the lookup is outside of the graph
     for lookups in (1, 2):
 
         def loss_of(bag):
             return lambda ids, offsets: sum(bag(ids + k, offsets).square().sum() for k in range(lookups))
 
-        apart = backend == "inductor" and lookups == 2
+        apart = old or backend == "inductor" and lookups == 2
         eager = loss_of(made[0])
         traced = loss_of(torch.compiler.disable(made[1]) if apart else made[1])
         compiled = torch.compile(traced, fullgraph=not apart, dynamic=dynamic, backend=backend)
