@@ -172,10 +172,10 @@ void predict_file(thread_pool& pool, const options& o, const saved_model& saved,
   const bool is_live = is_pipe(o.predict);
   if (is_live) rows->take_as_they_arrive();
   std::string names;
-  for (std::size_t c = 0; o.columns != nullptr && o.writes_names() && c < o.columns->format.columns.size();
-       ++c) {
-    const deeprec::csv_column& column = o.columns->format.columns[c];
-    if (column.use == deeprec::csv_use::name) names = column.name;
+  if (o.columns != nullptr && o.writes_names()) {
+    for (const deeprec::csv_column& column : o.columns->format.columns) {
+      if (column.use == deeprec::csv_use::name) names = column.name;
+    }
   }
   prediction_writer out(o, "probability", names);
   predict_text<Model>(on_pool, loaded, *rows, shows_progress(o.output), interrupted,

@@ -37,6 +37,7 @@ struct ctr_input {
   [[nodiscard]] index_t rows_to_validate() const {
     return valid_rows ? valid_rows->rows(row_use::test) : rows ? rows->rows(row_use::valid) : 0;
   }
+  /// Of the rows that validate: a score of others is no measure for theirs.
   [[nodiscard]] std::uint64_t hash_to_validate() const {
     return valid_rows ? valid_rows->hash()
                       : rows->hash() ^ static_cast<std::uint64_t>(rows->rows(row_use::valid));

@@ -122,7 +122,7 @@ std::string text_of_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in) throw failure(path + ": can't be read: " + path);
+  if (!in) throw failure(path + ": can't be read");
   return std::move(text).str();
 }
 

@@ -134,12 +134,7 @@ std::optional<int> parse(options& o, int argc, char** argv) {
       "Trains click models: on a Criteo file, or on data of its shape; sequence models on histories of "
       "items.",
       "train_ctr");
-  const CLI::Validator file(wrong_input, "FILE");
-  // Several, of one option given once or more; one a line.
-  const auto inputs = [&](CLI::Option* option) {
-    option->check(file)->expected(1, -1)->allow_extra_args()->multi_option_policy(
-        CLI::MultiOptionPolicy::Join);
-  };
+  const auto inputs = [](CLI::Option* option) { take_inputs(option, CLI::Validator(wrong_input, "FILE")); };
   const CLI::Validator output = output_path();
   const auto bytes = CLI::Validator(
       [](std::string& text) {

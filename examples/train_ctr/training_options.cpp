@@ -94,6 +94,10 @@ std::string wrong_seed(std::string& text) {
   return text + " must be a whole number from 0 to 2^64 - 1";
 }
 
+void take_inputs(CLI::Option* option, const CLI::Validator& each) {
+  option->check(each)->expected(1, -1)->allow_extra_args()->multi_option_policy(CLI::MultiOptionPolicy::Join);
+}
+
 CLI::Validator output_path() {
   return {[](std::string& path) {
             return path.empty()  ? "an empty path names no file"
@@ -176,13 +180,10 @@ void add_training_options(CLI::App& app, options& o) {
                  "ids that a column of hashed tokens has; auto: about four for each that the training rows "
                  "use (default: 131072)")
       ->check(CLI::Validator(wrong_table_rows, "N|auto"));
-  app.add_option("--valid", o.valid,
-                 "rows that validate between steps: inputs as --data has, or a fraction of the rows that "
-                 "would train")
-      ->check(CLI::Validator(wrong_valid, "FILE|FRACTION"))
-      ->expected(1, -1)
-      ->allow_extra_args()
-      ->multi_option_policy(CLI::MultiOptionPolicy::Join);
+  take_inputs(app.add_option("--valid", o.valid,
+                             "rows that validate between steps: inputs as --data has, or a fraction of the "
+                             "rows that would train"),
+              CLI::Validator(wrong_valid, "FILE|FRACTION"));
   app.add_option("--valid-every", o.valid_every,
                  "validate after so many steps as well as after each epoch; 0: don't")
       ->check(CLI::Range(index_t{0}, index_t{1} << 40))
@@ -202,13 +203,11 @@ void add_training_options(CLI::App& app, options& o) {
   app.add_flag("--new-data", o.new_data,
                "of --load: train on with other rows than the file was trained with, from their first one: "
                "the next day's. The model keeps its tables, and what it knows of tokens");
-  app.add_option(
-         "--evaluate", o.evaluate,
-         "train nothing: how good the model of --load is for the rows of these inputs, which have labels")
-      ->check(CLI::Validator(wrong_input, "FILE"))
-      ->expected(1, -1)
-      ->allow_extra_args()
-      ->multi_option_policy(CLI::MultiOptionPolicy::Join);
+  take_inputs(
+      app.add_option(
+          "--evaluate", o.evaluate,
+          "train nothing: how good the model of --load is for the rows of these inputs, which have labels"),
+      CLI::Validator(wrong_input, "FILE"));
   app.add_option("--log", o.log,
                  "write what happens to this file as it happens: a line of JSON for each --log-every steps, "
                  "and for each pass over rows that validate or test")

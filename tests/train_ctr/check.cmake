@@ -5,6 +5,13 @@ cmake_minimum_required(VERSION 3.24)
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
 find_program(python NAMES python3 python)
+# Ends the calling file or function where there is none.
+macro(needs_python)
+  if(NOT python)
+    message("SKIPPED: no program python3")
+    return()
+  endif()
+endmacro()
 
 # The program must end with <code>, and stderr must be one line that matches <text>.
 function(expect_error code text)
@@ -56,10 +63,7 @@ endfunction()
 
 # Trains lr on the rows of ${of_by_hand} with <words>, and compares every pass with lr_by_hand.py, whose arguments follow.
 function(by_hand words)
-  if(NOT python)
-    message("SKIPPED: no program python3")
-    return()
-  endif()
+  needs_python()
   execute_process(COMMAND "${PROGRAM}" ${of_by_hand} --model lr --window 1 --export "${WORK}/exported" --json "${WORK}/result.json" ${words}
                   OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND "${python}" "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/lr_by_hand.py" "${WORK}/exported" "${WORK}/result.json" ${ARGN}

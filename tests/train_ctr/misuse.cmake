@@ -1,9 +1,6 @@
 # What a run must not do to its files, and options that would have no effect.
 
-if(NOT python)
-  message("SKIPPED: no program python3")
-  return()
-endif()
+needs_python()
 file(WRITE "${WORK}/rows.py" "
 import random, sys
 chance = random.Random(int(sys.argv[2]))

@@ -1,10 +1,7 @@
 # Columns of one's own: --schema. Rows and bits against Python's csv and against the built-in columns of Criteo; what a
 # schema must not be.
 
-if(NOT python)
-  message("SKIPPED: no program python3")
-  return()
-endif()
+needs_python()
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH tests)
 set(shipped "${tests}/../examples/train_ctr/schemas")
 

@@ -1,9 +1,6 @@
 # Columns whose fields have any number of tokens, through every model and way of stepping.
 
-if(NOT python)
-  message("SKIPPED: no program python3")
-  return()
-endif()
+needs_python()
 file(WRITE "${WORK}/rows.py" "
 import csv, random, sys
 chance = random.Random(int(sys.argv[2]))

@@ -1,9 +1,6 @@
 # Which rows test is drawn by their numbers: rows that repeat, with one label or the other, are on both sides.
 
-if(NOT python)
-  message("SKIPPED: no program python3")
-  return()
-endif()
+needs_python()
 # Ten kinds of rows that differ in nothing else. The clicks of kind k have the probability 0.05 + 0.07 k.
 file(WRITE "${WORK}/rows.py" "
 import random, sys

@@ -1,9 +1,6 @@
 # Weights of rows, a column of a schema: by hand, against rows left out and rows repeated, and what a weight must not be.
 
-if(NOT python)
-  message("SKIPPED: no program python3")
-  return()
-endif()
+needs_python()
 # Of each row the same columns; beside rows with weights: without the column, with ones, without rows of weight 0, each row as often as
 # its weight tells, and with fields that are missing for those of weight 2.
 file(WRITE "${WORK}/rows.py" "
