@@ -45,6 +45,8 @@ def check_equal(ours, others, where):
 def compare(steps, more):
     """Times the sides' steps in turn; process 0 writes the counters, and `more` of them."""
     sides = list(steps)
+    processes = [None] * RANKS
+    distributed.all_gather_object(processes, os.getpid())
     order = torch.zeros(1, dtype=torch.int64)
 
     def command(number):
@@ -60,7 +62,7 @@ def compare(steps, more):
         while (number := command(0)) >= 0:
             run(sides[number])
     else:
-        figures = Figures(sys.argv[3])
+        figures = Figures(sys.argv[3], processes[1:])
 
         def sample_of(side):
             def sample():

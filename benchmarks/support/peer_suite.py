@@ -63,10 +63,11 @@ class Figures:
     on until the interval of each counter that a claim names lies on one side of the claim's target, or five minutes
     are over. DEEPREC_BENCH_TARGETS has the targets, DEEPREC_BENCH_PAIRS and DEEPREC_BENCH_SECONDS change both numbers.
     The counter `speedup` is over whatever ours was compared with: the least case of all counters over_<side>.
+    `partners` are the ids of processes that take part in every round; they are not counted as `others`.
     """
 
-    def __init__(self, name):
-        self.targets = self.targets_of(name)
+    def __init__(self, name, partners=()):
+        self.targets, self.partners = self.targets_of(name), partners
         self.series, self.notes = {}, {}  # {counter: {case: values}}, {name: values}
         self.rounds, self.counts, self.others = 0, True, 0.0
 
@@ -98,7 +99,7 @@ class Figures:
                 self.add(f"over_{side}", seconds[side] / seconds["ours"], case)
 
     def sample(self, one_round):
-        others, start = OtherProcesses(), time.perf_counter()
+        others, start = OtherProcesses(self.partners), time.perf_counter()
         least, most_seconds = pairs_wanted(21), float(os.environ.get("DEEPREC_BENCH_SECONDS") or 300)
         self.counts = False
         one_round()
@@ -215,19 +216,22 @@ def load_torch(module):
 
 
 class OtherProcesses:
-    """What other processes had of the processors since this was made. Threads that wait for each other actively lose
-    far more to them than those that sleep."""
+    """What other processes had of the processors since this was made; `partners`, ids of processes that are measured with this one, are none.
+    Threads that wait for each other actively lose far more to them than those that sleep."""
 
-    def __init__(self):
+    def __init__(self, partners=()):
+        self.partners = partners
         self.before = self.seconds()
 
-    @staticmethod
-    def seconds():
-        """Seconds of all processors: of other processes, of none, of this one."""
+    def seconds(self):
+        """Seconds of all processors: of other processes, of none, of this one and its partners."""
         with open("/proc/stat", encoding="ascii") as stat:
             user, nice, system, idle, iowait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
         tick = os.sysconf("SC_CLK_TCK")
         own = sum(os.times()[:4])  # with those of children that ended
+        for partner in self.partners:
+            words = Path(f"/proc/{partner}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            own += (int(words[11]) + int(words[12])) / tick
         return (user + nice + system + irq + softirq + steal) / tick - own, (idle + iowait) / tick, own
 
     def share(self):

@@ -479,6 +479,19 @@ class RowsOfTheRepository(Case):
         self.assertEqual(figures.of("speedup"), (10.5, 5.5, 15.5))
         self.assertIsNone(figures.of("over_c"))
 
+    def test_partners_are_no_other_processes(self):
+        sys.path.insert(0, str(ROOT / "benchmarks/support"))
+        import peer_suite
+
+        program = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as partner:
+            before = peer_suite.OtherProcesses().seconds()[2]
+            partner.stdout.readline()
+            own = [peer_suite.OtherProcesses(ids).seconds()[2] for ids in ([], [partner.pid])]
+            partner.communicate(b"\n")
+        self.assertLess(own[0] - before, 0.4)
+        self.assertGreater(own[1] - own[0], 0.4)
+
 
 class Plots(Case):
     def test_plots_are_text_and_the_same_twice(self):
