@@ -65,6 +65,10 @@ struct batch_tensors {
     for (const std::int64_t key : positions) {
       TORCH_CHECK_INDEX(key >= 0 && key < keys, "deeprec: key ", key, " must be one of ", keys);
     }
+    // The values before the first offset would be in no bag. Other faults of offsets are the
+    // lookup's to find.
+    const std::int64_t first = *offsets.const_data_ptr<std::int64_t>();
+    TORCH_CHECK_VALUE(first <= 0, "deeprec: offsets must ascend from 0 (the first is ", first, ")");
     return {offsets.const_data_ptr<std::int64_t>(),
             ids.const_data_ptr<std::int64_t>(),
             weights.defined() ? weights.const_data_ptr<float>() : nullptr,

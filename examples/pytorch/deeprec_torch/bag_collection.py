@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.autograd import forward_ad
 
-from .batches import JaggedTensor, KeyedTensor, expect_from_zero, inverse_of, padded_offsets, refuse_tracers, varies
+from .batches import JaggedTensor, KeyedTensor, inverse_of, padded_offsets, refuse_tracers, varies
 from .configs import FORMATS, POOLINGS, table_of
 from .growth import CountingBloom, growth_floats, growth_integers, policy_numbers, whole
 from .key_map import as_signed
@@ -373,7 +373,6 @@ class EmbeddingBagCollection(nn.Module):
 
     def _pooled(self, features, offsets: Tensor | None = None) -> Tensor:
         trains, batch = self._checked(features, offsets)
-        expect_from_zero(batch[1])
         if not self.fused:
             return self._lookup_with_gradients(features, batch) if trains else self._looked_up(batch)
         return (_lookup_or_insert if trains and self._grows else _lookup)(

@@ -152,14 +152,6 @@ def inverse_of(features) -> dict[str, Tensor]:
     return dict(zip(keys, inverse))
 
 
-def expect_from_zero(offsets: Tensor):
-    """The values before the first offset would be in no bag. Other faults of offsets are the ops' to find."""
-    if type(offsets) is not Tensor or offsets.dim() != 1 or offsets.dtype not in (torch.int64, torch.int32) or torch.compiler.is_compiling():
-        return
-    if offsets.numel() and (first := int(offsets[0])) > 0:
-        raise ValueError(f"EmbeddingBagCollection: offsets must ascend from 0 (the first is {first})")
-
-
 @dataclass
 class JaggedTensor:
     """Values (N, D) of B bags, with offsets (B + 1)."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, distributed
 
 from .bag_collection import EmbeddingBagCollection, seed_of
-from .batches import expect_from_zero
 from .configs import table_of
 from .growth import is_whole
 from .optimizers import RULES
@@ -120,7 +119,6 @@ class ShardedEmbeddingBagCollection(EmbeddingBagCollection):
     def forward(self, features) -> Tensor:
         try:
             trains, batch = self._checked(features)
-            expect_from_zero(batch[1])
             weights = features.weights_or_none()
             if weights is not None and weights.requires_grad and torch.is_grad_enabled():
                 raise NotImplementedError("deeprec: weights of a batch must not require a gradient: they have no gradient here")

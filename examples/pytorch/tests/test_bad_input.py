@@ -221,10 +221,14 @@ def test_a_table_file_that_is_cut(tmp_path, kind, kept):
 
 @pytest.mark.parametrize("kind", ["fused", "apart", "growing", "unpooled"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_offsets_that_begin_later(kind, dtype):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_offsets_that_begin_later(kind, dtype, compiled):
     """The ids before are in no bag."""
     tables = collection(kind)
-    expect_refused(tables, lambda: tables(KeyedJaggedTensor(KEYS, VALUES, torch.arange(1, 6, dtype=dtype))), ValueError, "offsets must ascend from 0")
+    torch._dynamo.reset()
+    lookup = torch.compile(tables, backend="aot_eager") if compiled else tables
+    batch = KeyedJaggedTensor(KEYS, VALUES, torch.arange(1, 6, dtype=dtype))
+    expect_refused(tables, lambda: lookup(batch), ValueError, "offsets must ascend from 0")
 
 
 def test_a_feature_of_two_tables_is_one_key():
