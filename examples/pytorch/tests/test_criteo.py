@@ -377,6 +377,7 @@ def test_options_are_checked(options, text):
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_a_break_leaves_no_thread(prefetch):
     dataset = CriteoDataset(log, 1000, 256, threads=3, prefetch=prefetch)
+    gc.collect()  # readers of other tests, in tracebacks
     before = threads_now()
     for _ in range(3):
         for batch in dataset:
