@@ -289,9 +289,18 @@ class graph_def_step {
   void read_effects(index_t v, const tensorflow::OpDef& def) {
     using deeprec::op_effects;
     using deeprec::op_kind;
-    static constexpr std::array<std::string_view, 9> readers{
-        "ReadVariableOp", "ResourceGather",    "ResourceGatherNd",  "VariableShape",  "VarIsInitializedOp",
-        "Identity",       "LookupTableFindV2", "LookupTableSizeV2", "LookupTableFind"};
+    static constexpr std::array<std::string_view, 12> readers{"ReadVariableOp",
+                                                              "ResourceGather",
+                                                              "ResourceGatherNd",
+                                                              "VariableShape",
+                                                              "VarIsInitializedOp",
+                                                              "Identity",
+                                                              "LookupTableFindV2",
+                                                              "LookupTableSizeV2",
+                                                              "LookupTableFind",
+                                                              "DeeprecResourceSafeLookup",
+                                                              "DeeprecResourceSafeLookupRowGradients",
+                                                              "DeeprecResourceSafeLookupWeightGradients"};
     static constexpr std::array<std::string_view, 2> fixed_tables{"HashTable", "HashTableV2"};
     if (kinds_[at(v)] != op_kind::plain) return;
     bool takes_state = false, finds_in_fixed = false;

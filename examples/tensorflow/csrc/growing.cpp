@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <deeprec/embedding/growing/eviction.hpp>
@@ -292,14 +293,7 @@ class growing_apply_op : public guarded_op {
                                            std::to_string(by) + ")"));
     const std::int64_t* const at = keys.flat<std::int64_t>().data();
     const float* const from = values.flat<float>().data();
-    for (index_t k = 0; k < count; ++k) {
-      const float* const row = from + k * width;
-      const float* const bad = std::find_if_not(row, row + width, [](float x) { return std::isfinite(x); });
-      OP_REQUIRES(context, bad == row + width,
-                  absl::InvalidArgumentError("deeprec: a gradient of the table must be finite (key " +
-                                             std::to_string(at[k]) + ", column " + std::to_string(bad - row) +
-                                             " is " + std::to_string(*bad) + ")"));
-    }
+    OP_REQUIRES_OK(context, finite(at, from, count, width));
     growing_resource& resource = table.resource();
     table->begin_step(static_cast<std::uint64_t>(resource.applied + 1));
     auto executor = threads(context);
@@ -313,6 +307,34 @@ class growing_apply_op : public guarded_op {
         });
     OP_REQUIRES_OK(context, to_tensorflow(s));
     ++resource.applied;
+  }
+
+  /// Of the gradients, and of their sums over a key.
+  static absl::Status finite(const std::int64_t* keys, const float* values, index_t count, index_t width) {
+    float largest = 0;
+    for (index_t k = 0; k < count; ++k) {
+      const std::span row(values + k * width, static_cast<std::size_t>(width));
+      if (absl::Status s = finite(keys[k], row); !s.ok()) return s;
+      for (const float x : row) largest = std::max(largest, std::abs(x));
+    }
+    if (static_cast<double>(largest) * static_cast<double>(count) <= std::numeric_limits<float>::max()) {
+      return absl::OkStatus();  // no sum can be larger
+    }
+    std::unordered_map<std::int64_t, std::vector<float>> sums;
+    for (index_t k = 0; k < count; ++k) {
+      std::vector<float>& sum = sums[keys[k]];
+      sum.resize(static_cast<std::size_t>(width));
+      for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += values[k * width + static_cast<index_t>(j)];
+      if (absl::Status s = finite(keys[k], sum); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+  static absl::Status finite(std::int64_t key, std::span<const float> row) {
+    const auto bad = std::find_if_not(row.begin(), row.end(), [](float x) { return std::isfinite(x); });
+    if (bad == row.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError("deeprec: a gradient of the table must be finite (key " +
+                                      std::to_string(key) + ", column " + std::to_string(bad - row.begin()) +
+                                      " is " + std::to_string(*bad) + ")");
   }
 };
 REGISTER_KERNEL_BUILDER(Name("DeeprecGrowingApply").Device(tensorflow::DEVICE_CPU), growing_apply_op);

@@ -14,8 +14,11 @@ optimizer for model.fit.
 """
 
 import math
+import numbers
 from dataclasses import dataclass
+from types import MappingProxyType
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
@@ -23,6 +26,7 @@ from ._ids import bag_arguments
 from ._library import ops
 
 _MOST = 2**63 - 1
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,10 @@ def _is_whole(value, least, most=_MOST):
 
 
 def _is_number(value, least=-math.inf):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= least
+    """Finite as float32, which it is used as."""
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
+        return False
+    return abs(value) <= _LARGEST and value >= least
 
 
 class GrowingTable(tf.saved_model.experimental.TrackableResource):
@@ -102,8 +109,8 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
     default_value  what keys without a row read
 
     tf.train.Checkpoint saves and restores it where an attribute of a module or a model holds it: keys, rows, state, steps and
-    frequencies, but not how often keys without a row have come. Lookups and insertions may run side by side; steps, erasures and restores take
-    turns with them. With TensorFlow 2's eager execution and functions, not in graphs of sessions.
+    frequencies, but not how often keys without a row have come; so do pickle and deepcopy. Lookups and insertions may run side by side; steps,
+    erasures and restores take turns with them. With TensorFlow 2's eager execution and functions, not in graphs of sessions.
     """
 
     def __init__(
@@ -125,7 +132,7 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
             _expect(_is_number(value, 0), f"{type(optimizer).__name__}: {field}", "a finite number from 0 on", value)
         if isinstance(optimizer, Adam):
             for field in ("beta_1", "beta_2"):
-                _expect(getattr(optimizer, field) < 1, f"Adam: {field}", "below 1", getattr(optimizer, field))
+                _expect(np.float32(getattr(optimizer, field)) < 1, f"Adam: {field}", "below 1 as float32", getattr(optimizer, field))
         _expect(_is_number(bound, 0), "GrowingTable: bound", "a finite number from 0 on", bound)
         _expect(_is_whole(seed, 0), "GrowingTable: seed", "an integer from 0 to 2^63 - 1", seed)
         _expect(capacity is None or _is_whole(capacity, 1), "GrowingTable: capacity", "None or an integer from 1 on", capacity)
@@ -134,18 +141,17 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
         _expect(_is_whole(occurrences, 1, 2**24 - 2), "GrowingTable: occurrences", "an integer from 1 to 2^24 - 2", occurrences)
         _expect(_is_number(default_value), "GrowingTable: default_value", "a finite number", default_value)
         super().__init__()
+        name = name or "growing_table"
         self.width, self.optimizer, self.name = int(width), optimizer, name
-        self._attributes = {
-            "width": int(width),
-            "optimizer": optimizer.kind,
-            "parameters": [float(value) for value in optimizer.parameters],
-            "seed": int(seed),
+        options = {
             "bound": float(bound),
-            "most_rows": _MOST if capacity is None else int(capacity),
+            "seed": int(seed),
+            "capacity": None if capacity is None else int(capacity),
             "when_full": when_full,
             "occurrences": int(occurrences),
             "default_value": float(default_value),
         }
+        self.options = MappingProxyType(options)  # a dict would be tracked
         with tf.init_scope():
             if not tf.executing_eagerly():
                 raise RuntimeError("deeprec: a GrowingTable must be made with eager execution, or in a tf.function (is made in a graph)")
@@ -160,27 +166,38 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
     @anchor.setter
     def anchor(self, variable):
         self._anchor = variable
+        variable.is_anchor_of_deeprec = True  # for optimizers that do not have this table
         self._track_trackable(variable, "anchor", overwrite=True)
 
     def _create_resource(self):
-        return ops.deeprec_growing_table(**self._attributes)
+        options = dict(self.options)
+        capacity = options.pop("capacity")
+        return ops.deeprec_growing_table(
+            width=self.width,
+            optimizer=self.optimizer.kind,
+            parameters=[float(value) for value in self.optimizer.parameters],
+            most_rows=_MOST if capacity is None else capacity,
+            **options,
+        )
 
     def apply_gradients(self, gradient, learning_rate=None):
         """One step of the rows that a gradient of the anchor has; None has none. A row that is there twice has one step, of the sum.
 
         gradient        tf.IndexedSlices with keys, as tape.gradient(loss, table.anchor) returns
-        learning_rate   a number or a tensor, finite and not negative; None: the optimizer's
+        learning_rate   a number or a tensor, finite and not negative, of a schedule its value; None: the optimizer's
 
-        A key that was not admitted, or was erased since, has no step. A gradient that is not finite raises InvalidArgumentError with
-        the key and the column, and changes nothing.
+        A key that was not admitted, or was erased since, has no step. A gradient that is not finite, or its sum over a key that is there
+        twice, raises InvalidArgumentError with the key and the column, and changes nothing.
         """
         if gradient is None:
             return None
         if not isinstance(gradient, tf.IndexedSlices):
             raise TypeError(f"deeprec: a gradient of a GrowingTable must be IndexedSlices with keys (is a {type(gradient).__name__})")
         rate = self.optimizer.learning_rate if learning_rate is None else learning_rate
-        if isinstance(rate, (int, float)):
+        if isinstance(rate, numbers.Real):
             _expect(_is_number(rate, 0), "apply_gradients: learning_rate", "a finite number from 0 on", rate)
+        elif callable(rate) or isinstance(rate, (str, bytes)):
+            raise TypeError(f"deeprec: apply_gradients: learning_rate must be a number or a tensor (is a {type(rate).__name__}); call a schedule with the step")
         return ops.deeprec_growing_apply(
             table=self.resource_handle,
             keys=tf.cast(gradient.indices, tf.int64),
@@ -202,17 +219,49 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
 
     def evict(self, steps):
         """Erases the rows that had no step of the optimizer in more than `steps` steps; returns how many."""
-        if isinstance(steps, int):
+        if tf.is_tensor(steps):
+            _expect(steps.dtype.is_integer, "evict: steps", "of integers", steps.dtype.name)
+        else:
             _expect(_is_whole(steps, 0), "evict: steps", "an integer from 0 on", steps)
         return ops.deeprec_growing_evict(table=self.resource_handle, steps=tf.cast(steps, tf.int64))
 
-    _PARTS = ("keys", "rows", "state", "facts", "applied", "owner")
+    PARTS = ("keys", "rows", "state", "facts", "applied", "owner")
+
+    def parts(self):
+        """The contents as tensors, what checkpoints have: {name of PARTS: tensor}."""
+        return dict(zip(self.PARTS, ops.deeprec_growing_export(table=self.resource_handle)))
+
+    def set_parts(self, parts):
+        """Takes the place of the contents. Parts of a table of another width or optimizer are refused, and nothing is changed."""
+        return ops.deeprec_growing_import(table=self.resource_handle, **{part: parts[part] for part in self.PARTS})
 
     def _serialize_to_tensors(self):
-        return dict(zip(self._PARTS, ops.deeprec_growing_export(table=self.resource_handle)))
+        return self.parts()
 
     def _restore_from_tensors(self, restored):
-        return ops.deeprec_growing_import(table=self.resource_handle, **{part: restored[part] for part in self._PARTS})
+        return self.set_parts(restored)
+
+    def _copy_trackable_to_cpu(self, object_map):
+        """What an asynchronous checkpoint writes while training goes on. Called in a function of TensorFlow too."""
+        if self not in object_map:
+            object_map[self] = GrowingTable(self.width, self.optimizer, name=self.name, **self.options)
+        object_map[self].set_parts(self.parts())
+
+    def __copy__(self):
+        """The same table, as TensorFlow makes it to save a model."""
+        same = type(self).__new__(type(self))
+        same.__dict__.update(self.__dict__)
+        return same
+
+    def __reduce__(self):
+        parts = {part: tensor.numpy() for part, tensor in self.parts().items()}
+        return _table_with, (self.width, self.optimizer, self.name, dict(self.options), parts)
+
+
+def _table_with(width, optimizer, name, options, parts):
+    table = GrowingTable(width, optimizer, name=name, **options)
+    table.set_parts(parts)
+    return table
 
 
 def growing_lookup(table, sparse_ids, sparse_weights=None, combiner="mean", training=False, sort=False, dtype=tf.float32, name=None):
@@ -245,7 +294,9 @@ def growing_lookup(table, sparse_ids, sparse_weights=None, combiner="mean", trai
 
 
 def _keys(keys):
-    keys = tf.convert_to_tensor(keys)
+    if isinstance(keys, (tf.RaggedTensor, tf.SparseTensor)):
+        raise TypeError(f"deeprec: keys must be a tensor (is a {type(keys).__name__}); give its values")
+    keys = tf.convert_to_tensor(keys, dtype_hint=tf.int64)  # of an empty list too
     if keys.dtype not in (tf.int32, tf.int64):
         raise TypeError(f"deeprec: keys must be of int32 or int64 (are of {keys.dtype.name})")
     return tf.cast(keys, tf.int64)
@@ -264,6 +315,6 @@ def _gradient(op, gradient):
         **{name: op.get_attr(name) for name in ("combiner", "ragged", "sort", "width")},
     }
     keys, values = ops.deeprec_growing_row_gradients(**arguments)
-    shape = tf.constant([0, op.get_attr("width")], tf.int64)
+    shape = tf.constant([0, op.get_attr("width")], tf.int32)  # of the type that TensorFlow's gradients have: branches must agree
     slices = tf.IndexedSlices(values, keys, shape)
     return [None, slices, None, None, None, *([ops.deeprec_growing_weight_gradients(**arguments)] if weights else [])]

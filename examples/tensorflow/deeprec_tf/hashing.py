@@ -1,12 +1,18 @@
 """to_hash_bucket: the rows that deeprec's readers give to tokens with farmhash_bucket."""
 
+import tensorflow as tf
+
 from ._library import ops
 
 
 def to_hash_bucket(tokens, num_buckets, name=None):
     """As tf.strings.to_hash_bucket_fast, by the function that `criteo_format{.bucket = farmhash_bucket}` calls.
 
-    tokens        strings of any shape
-    num_buckets   at least 1
+    tokens        strings of any shape, or a RaggedTensor of them
+    num_buckets   from 1 to 2^63 - 1
     """
+    if isinstance(num_buckets, bool) or not hasattr(num_buckets, "__index__") or not 1 <= num_buckets < 2**63:
+        raise ValueError(f"deeprec: num_buckets must be an integer from 1 to 2^63 - 1 (is {num_buckets!r})")
+    if isinstance(tokens, tf.RaggedTensor):
+        return tf.ragged.map_flat_values(to_hash_bucket, tokens, num_buckets, name)
     return ops.deeprec_hash_bucket(tokens=tokens, num_buckets=num_buckets, name=name)

@@ -6,27 +6,63 @@
 """
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from .growing import GrowingTable, growing_lookup
+from ._ids import combiner_of
+from .growing import SGD, Adagrad, Adam, GrowingTable, RowwiseAdagrad, growing_lookup
+
+_OPTIMIZERS = {of.kind: of for of in (SGD, Adagrad, RowwiseAdagrad, Adam)}
 
 
+@keras.saving.register_keras_serializable("deeprec_tf")
 class GrowingEmbedding(keras.layers.Layer):
-    """Pooled rows of a GrowingTable: (B, width) of keys (B, ...), a SparseTensor or a RaggedTensor. Keys get rows where `training` is true.
+    """Pooled rows of a GrowingTable: (B, width) of keys (B, ...), a SparseTensor or a RaggedTensor. Keys get rows where `training` and `trainable`
+    are true.
 
-    Its one weight is the table's anchor, which has no elements. tf.train.Checkpoint keeps the table; save_weights does not.
+    Its one weight is the table's anchor, which has no elements. save_weights, .keras files and tf.train.Checkpoint keep the table, get_weights
+    does not. options are those of the GrowingTable.
     """
 
-    def __init__(self, width, optimizer=None, combiner="mean", sort=False, name=None, dtype=None, **options):
-        super().__init__(name=name, dtype=dtype)
+    def __init__(self, width, optimizer=None, combiner="mean", sort=False, name=None, dtype=None, trainable=True, **options):
+        super().__init__(name=name, dtype=dtype, trainable=trainable)
         self.table = GrowingTable(width, optimizer, **options)
-        self.combiner, self.sort = combiner, sort
+        self.combiner, self.sort = combiner_of(combiner), sort
         anchor = self.add_weight(shape=(0, width), initializer="zeros", name="anchor", autocast=False)
         self.table.anchor = anchor.value
         self.built = True
 
     def call(self, ids, weights=None, training=False):
-        return growing_lookup(self.table, ids, weights, self.combiner, bool(training), self.sort, self.compute_dtype)
+        of = getattr(ids, "dtype", tf.int64)
+        if tf.as_dtype(of).is_floating:
+            raise TypeError(
+                f"deeprec: keys of a GrowingEmbedding must be of int32 or int64 (are of {tf.as_dtype(of).name}); a Sequential model begins with "
+                'keras.Input(shape, dtype="int64", ragged=True)'
+            )
+        inserts = bool(training) and self.trainable
+        return growing_lookup(self.table, ids, weights, self.combiner, inserts, self.sort, self.compute_dtype)
+
+    def get_config(self):
+        optimizer = self.table.optimizer
+        rule = {"kind": optimizer.kind, **{name: float(value) for name, value in vars(optimizer).items()}}
+        own = {"width": self.table.width, "optimizer": rule, "combiner": self.combiner, "sort": self.sort}
+        return {**super().get_config(), **own, **self.table.options}
+
+    @classmethod
+    def from_config(cls, config):
+        rule = dict(config["optimizer"])
+        return super().from_config({**config, "optimizer": _OPTIMIZERS[rule.pop("kind")](**rule)})
+
+    def save_own_variables(self, store):
+        for part, tensor in self.table.parts().items():
+            store[part] = np.frombuffer(tensor.numpy(), np.uint8) if tensor.dtype == tf.string else tensor.numpy()
+
+    def load_own_variables(self, store):
+        missing = [part for part in GrowingTable.PARTS if part not in store]
+        if missing:
+            raise ValueError(f"deeprec: weights of {self.name} must have its table (have no {', '.join(missing)})")
+        parts = {part: np.asarray(store[part]) for part in GrowingTable.PARTS}
+        self.table.set_parts({part: value.tobytes() if value.dtype == np.uint8 else value for part, value in parts.items()})
 
     def compute_output_shape(self, ids_shape, weights_shape=None):
         del weights_shape
@@ -37,6 +73,7 @@ class GrowingEmbedding(keras.layers.Layer):
         return keras.KerasTensor(self.compute_output_shape(ids.shape), self.compute_dtype)
 
 
+@keras.saving.register_keras_serializable("deeprec_tf")
 class RowAdagrad(keras.optimizers.Adagrad):
     """keras.optimizers.Adagrad whose step with the gradient of rows (IndexedSlices) reads and writes these rows only.
 
@@ -106,6 +143,10 @@ class TablesOptimizer(keras.optimizers.Optimizer):
             for option in ("gradient_accumulation_steps", "loss_scale_factor"):
                 if getattr(of, option, None):
                     raise ValueError(f"deeprec: inner must have no {option} (has {getattr(of, option)})")
+        if isinstance(tables, (GrowingEmbedding, GrowingTable)):
+            raise TypeError(f"deeprec: tables must be a list (is a {type(tables).__name__})")
+        if rates is not None and not callable(rates):
+            raise TypeError(f"deeprec: rates must be None or a function of a step's number (is {rates!r})")
         tables = [layer.table if isinstance(layer, GrowingEmbedding) else layer for layer in tables]
         for table in tables:
             if not isinstance(table, GrowingTable):
@@ -133,6 +174,9 @@ class TablesOptimizer(keras.optimizers.Optimizer):
         return next((table for table in self._tables if table.anchor is anchor), None)
 
     def build(self, variables):
+        for variable in variables:
+            if getattr(getattr(variable, "_value", variable), "is_anchor_of_deeprec", False) and self._table_of(variable) is None:
+                raise ValueError(f"deeprec: tables must have all growing tables of the model (have not that of {variable.path})")
         self.inner.build([variable for variable in variables if self._table_of(variable) is None])
         self._all = list(variables)
         super().build([])
@@ -186,4 +230,7 @@ class TablesOptimizer(keras.optimizers.Optimizer):
         self.inner.finalize_variable_values([v for v in var_list if self._table_of(v) is None])
 
     def get_config(self):
-        raise NotImplementedError("deeprec: a TablesOptimizer has no config: its tables are objects of the model")
+        raise NotImplementedError(
+            "deeprec: a TablesOptimizer has no config, as its tables are objects of the model: use model.save_weights(), or tf.train.Checkpoint, which "
+            "keeps the optimizer too"
+        )

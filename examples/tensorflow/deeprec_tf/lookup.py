@@ -1,5 +1,8 @@
 """safe_embedding_lookup_sparse: prune, fill, gather, clip and combine as one op, with its gradients."""
 
+import numbers
+
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import variable_accessed  # what makes a tape watch a handle
 
@@ -39,13 +42,14 @@ def safe_embedding_lookup_sparse(
     Gradients: of the tables IndexedSlices with each row once, and of the weights. Those of the weights, and those of the
     tables through max_norm, read a variable as it is when they are computed.
     Otherwise than in TensorFlow an id not below R is an error even where its weight drops it, default_id must be below R
-    even where no row is empty, with "sum" a weight must be a number, and tables of float64 are refused.
+    even where no row is empty, with "sum" a weight must be a number, max_norm must be above 0, a row with a NaN is not clipped, and tables of
+    float64 are refused.
     """
-    arguments = bag_arguments(sparse_ids, sparse_weights, combiner, sort)
-    if default_id is not None and not (_is_whole(default_id) and default_id >= 0):
-        raise ValueError(f"deeprec: default_id must be None or an integer from 0 on (is {default_id!r})")
-    if max_norm is not None and not 0 < max_norm < float("inf"):
-        raise ValueError(f"deeprec: max_norm must be above 0 and finite (is {max_norm})")
+    arguments = bag_arguments(sparse_ids, sparse_weights, "mean" if combiner is None else combiner, sort)
+    if default_id is not None and not (_is_whole(default_id) and 0 <= default_id < 2**63):
+        raise ValueError(f"deeprec: default_id must be None or an integer from 0 to 2^63 - 1 (is {default_id!r})")
+    if max_norm is not None and not _is_norm(max_norm):
+        raise ValueError(f"deeprec: max_norm must be None or a number above 0 and finite, as float32 (is {max_norm!r})")
     if partition_strategy not in ("div", "mod"):
         raise ValueError(f"deeprec: partition_strategy must be div or mod (is {partition_strategy!r})")
     tables, out_type, in_variables = _tables(embedding_weights)
@@ -59,7 +63,7 @@ def safe_embedding_lookup_sparse(
             tables=[table.handle for table in tables] if in_variables else tables,
             out_type=out_type,
             default_id=-1 if default_id is None else default_id,
-            max_norm=-1.0 if max_norm is None else max_norm,
+            max_norm=-1.0 if max_norm is None else float(max_norm),
             partition_strategy=partition_strategy,
             **arguments,
         )
@@ -69,6 +73,12 @@ def _is_whole(value):
     return not isinstance(value, bool) and hasattr(value, "__index__")
 
 
+def _is_norm(value):
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
+        return False
+    return 0 < value <= np.finfo(np.float32).max and np.float32(value) > 0
+
+
 def _tables(given):
     """The parts of a table, the type of what is pooled, and whether the parts are resource variables."""
     tables = given
@@ -76,6 +86,9 @@ def _tables(given):
         tables = list(tables) if hasattr(tables, "_variable_list") else [tables]  # a PartitionedVariable
     if not tables:
         raise ValueError("deeprec: embedding_weights must have a part (has none)")
+    for table in tables:
+        if table is None or isinstance(table, (dict, str)):
+            raise TypeError(f"deeprec: embedding_weights must be a variable, a tensor or a list of these (has a {type(table).__name__})")
     # A variable of Keras has the type of the layer that is called.
     out_type = tf.as_dtype(tables[0].dtype).base_dtype if hasattr(tables[0], "dtype") else None
     tables = [_of_keras(table) for table in tables]
@@ -129,14 +142,15 @@ def _gradient(op, gradient, of_rows, of_weights, shape_of):
 @tf.RegisterGradient("DeeprecSafeLookup")
 def _lookup_gradient(op, gradient):
     of_rows, of_weights = ops.deeprec_safe_lookup_row_gradients, ops.deeprec_safe_lookup_weight_gradients
-    return _gradient(op, gradient, of_rows, of_weights, lambda table: tf.shape(table, out_type=tf.int64))
+    return _gradient(op, gradient, of_rows, of_weights, lambda table: tf.shape(table, out_type=tf.int32))
 
 
 @tf.RegisterGradient("DeeprecResourceSafeLookup")
 def _resource_lookup_gradient(op, gradient):
     of_rows = ops.deeprec_resource_safe_lookup_row_gradients
     of_weights = ops.deeprec_resource_safe_lookup_weight_gradients
-    shape_of = lambda handle: tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)  # noqa: E731
+    # Of the type that TensorFlow's gradients have: the branches of a condition must agree.
+    shape_of = lambda handle: tf.raw_ops.VariableShape(input=handle, out_type=tf.int32)  # noqa: E731
     return _gradient(op, gradient, of_rows, of_weights, shape_of)
 
 

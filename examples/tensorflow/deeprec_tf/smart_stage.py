@@ -27,7 +27,13 @@ def stage(values, name="stage"):
     The stage has no bound of its own: a Stage op that waits for room holds a thread of the inter-op pool, which all
     sessions share. StagedSession bounds it.
     """
-    flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
+    if tf.executing_eagerly():
+        raise RuntimeError("deeprec: a stage must be made in a graph (is made with eager execution)")
+    flat = tf.nest.flatten(values)
+    for value in flat:
+        if isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
+            raise TypeError(f"deeprec: values of a stage must be tensors (has a {type(value).__name__}); put its components")
+    flat = [tf.convert_to_tensor(value) for value in flat]
     if not flat:
         raise ValueError("deeprec: a stage must have a value (has none)")
     with tf.name_scope(name) as scope:

@@ -28,6 +28,9 @@ class StagedSession:
 
     def __init__(self, session, puts, capacity=2, threads=1):
         graph = session.graph
+        for put in tf.nest.flatten(puts):
+            if not isinstance(put, (str, tf.Operation)):
+                raise TypeError(f"deeprec: puts must be operations or their names (has a {type(put).__name__})")
         self._puts = [graph.get_operation_by_name(p) if isinstance(p, str) else p for p in tf.nest.flatten(puts)]
         if not self._puts:
             raise ValueError("deeprec: puts must name a Stage operation (are empty)")
@@ -36,8 +39,8 @@ class StagedSession:
                 raise ValueError(f"deeprec: puts must be Stage operations ({put.name} is of {put.type})")
             if put.get_attr("memory_limit") > 0:
                 raise ValueError(f"deeprec: a stage must be bounded by records ({put.name} has a memory_limit)")
-        if capacity < 1 or threads < 1:
-            raise ValueError(f"deeprec: capacity and threads must be at least 1 (are {capacity}, {threads})")
+        if not all(isinstance(number, int) and number >= 1 for number in (capacity, threads)):
+            raise ValueError(f"deeprec: capacity and threads must be integers from 1 on (are {capacity}, {threads})")
         bounds = [put.get_attr("capacity") for put in self._puts if put.get_attr("capacity") > 0]
         self._room = min([capacity, *bounds])
         # A bounded Stage has room once a step that takes has ended, others once it has begun.

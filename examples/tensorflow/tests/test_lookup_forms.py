@@ -264,18 +264,33 @@ class PooledDense(Pooled):
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        ({"default_id": 2.5}, "default_id must be None or an integer from 0 on .is 2.5"),
-        ({"default_id": True}, "default_id must be None or an integer from 0 on .is True"),
-        ({"max_norm": float("nan")}, "max_norm must be above 0 and finite .is nan"),
-        ({"max_norm": -1.0}, "max_norm must be above 0 and finite .is -1.0"),
+        ({"default_id": 2.5}, "default_id must be None or an integer from 0 to 2.63 - 1 .is 2.5"),
+        ({"default_id": True}, "default_id must be None or an integer from 0 to 2.63 - 1 .is True"),
+        ({"default_id": 2**70}, "default_id must be None or an integer from 0 to 2.63 - 1 .is 1180591620717411303424"),
+        *[
+            ({"max_norm": given}, f"max_norm must be None or a number above 0 and finite, as float32 .is {text}")
+            for given, text in [(float("nan"), "nan"), (-1.0, "-1.0"), (0, "0"), (1e-50, "1e-50"), (1e39, "1e.39"), (True, "True"), ("a", "'a'")]
+        ],
         ({"partition_strategy": "hash"}, "partition_strategy must be div or mod .is 'hash'"),
-        ({"combiner": None}, "combiner must be sum, mean or sqrtn .is None"),
+        ({"combiner": "max"}, "combiner must be sum, mean or sqrtn .is max"),
         ({"sort": 1}, "sort must be a bool .is 1"),
     ],
 )
 def test_bad_options(arguments, text):
     with pytest.raises((TypeError, ValueError), match=text):
         lookup(table_of(), tf.ragged.constant([[1]], dtype=tf.int64), **arguments)
+
+
+@pytest.mark.parametrize("table", [None, {}, [None], "rows"])
+def test_tables_that_are_none(table):
+    with pytest.raises(TypeError, match="embedding_weights must be a variable, a tensor or a list of these .has a"):
+        lookup(table, tf.ragged.constant([[1]], dtype=tf.int64))
+
+
+def test_without_a_combiner_it_is_mean_as_in_tensorflow():
+    ids = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
+    table = table_of()
+    np.testing.assert_array_equal(lookup(table, ids, combiner=None), lookup(table, ids, combiner="mean"))
 
 
 def test_a_gradient_of_nan_reaches_the_rows_that_were_used():

@@ -55,8 +55,11 @@ def test_buckets_of_a_million_strings():
         ours = deeprec_tf.to_hash_bucket(strings, buckets)
         np.testing.assert_array_equal(ours, tf.strings.to_hash_bucket_fast(strings, buckets))
     assert deeprec_tf.to_hash_bucket(tf.constant([["a"], ["b"]]), 5).shape == [2, 1]
-    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
-        deeprec_tf.to_hash_bucket(["a"], 0)
+    for buckets in (0, -1, 1.5, True, 2**63):
+        with pytest.raises(ValueError, match=r"num_buckets must be an integer from 1 to 2\^63 - 1"):
+            deeprec_tf.to_hash_bucket(["a"], buckets)
+    ragged = tf.ragged.constant([["a"], [], ["b", ""]])
+    assert deeprec_tf.to_hash_bucket(ragged, 9).to_list() == tf.strings.to_hash_bucket_fast(ragged, 9).to_list()
 
 
 def test_a_library_built_with_another_tensorflow_is_refused_by_name(tmp_path):

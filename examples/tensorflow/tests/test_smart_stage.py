@@ -544,6 +544,36 @@ def test_a_graph_def_gives_a_graph_def():
             assert steps.run("out:0") == 0 and steps.run("out:0") == 1
 
 
+def test_a_lookup_reads_its_variable():
+    with tf.Graph().as_default() as graph:
+        ids = v1.data.make_one_shot_iterator(tf.data.Dataset.range(10).batch(2)).get_next()
+        _, taken = deeprec_tf.stage(tf.square(ids))
+        table = v1.get_variable("v", initializer=tf.ones([99, 2]), use_resource=True)
+        rows = tf.RaggedTensor.from_row_splits(taken + 1, [0, 2])
+        tf.reduce_sum(deeprec_tf.safe_embedding_lookup_sparse(table, rows), name="out")
+    made = deeprec_tf.smart_stage(graph, ["out"])
+    reasons = [reason for name, reason in made.reasons.items() if name.endswith("DeeprecResourceSafeLookup")]
+    assert len(reasons) == 1 and "it reads a variable ('v')" in reasons[0]
+
+
+def test_stages_outside_of_graphs_and_of_composites():
+    with pytest.raises(RuntimeError, match="a stage must be made in a graph"):
+        deeprec_tf.stage(tf.constant(1.0))
+    with tf.Graph().as_default():
+        for value in (tf.ragged.constant([[1]]), tf.sparse.from_dense([[1]])):
+            with pytest.raises(TypeError, match=f"values of a stage must be tensors .has a {type(value).__name__}"):
+                deeprec_tf.stage({"ids": value})
+    graph, _ = counter(3)
+    with v1.Session(graph=graph) as session:
+        for arguments, kind, text in [
+            (dict(puts=["stage/put"], capacity=1.5), ValueError, "must be integers from 1 on .are 1.5, 1"),
+            (dict(puts=["stage/put"], capacity="a"), ValueError, "must be integers from 1 on .are a, 1"),
+            (dict(puts=[tf.constant(1)]), TypeError, "puts must be operations or their names .has a .*Tensor"),
+        ]:
+            with pytest.raises(kind, match=text):
+                deeprec_tf.StagedSession(session, **arguments)
+
+
 def test_bad_graphs_and_options():
     bad = tf.errors.InvalidArgumentError
     graph, _ = counter(3)
@@ -583,8 +613,8 @@ def test_bad_graphs_and_options():
         for arguments, match in [
             (([],), "must name a Stage"),
             ((["squared"],), "must be Stage operations .squared is of Square"),
-            ((["stage/put"], 0), "at least 1 .are 0, 1"),
-            ((["stage/put"], 1, 0), "at least 1 .are 1, 0"),
+            ((["stage/put"], 0), "integers from 1 on .are 0, 1"),
+            ((["stage/put"], 1, 0), "integers from 1 on .are 1, 0"),
         ]:
             with pytest.raises(ValueError, match=match):
                 deeprec_tf.StagedSession(session, *arguments)
