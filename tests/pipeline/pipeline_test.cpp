@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -388,10 +389,18 @@ TEST_CASE("pipeline: the stage that the others wait for is the bottleneck") {
   using deeprec_test::sleeping_threads;
   for (const int slow : {0, 1, 2}) {
     thread_pool pool(1);
-    // The slow one goes on when both others sleep: they wait for it, or have ended.
+    // The slow one goes on when both others sleep, as they wait for it or have ended, and when it has had
+    // four fifths of the time: others that a busy machine keeps from a processor count as busy.
+    using clock = std::chrono::steady_clock;
+    const clock::time_point begin = clock::now();
+    clock::duration had{};
     const auto gate = [&](int me) {
       if (me != slow) return;
+      const clock::time_point entered = clock::now();
       while (sleeping_threads() < 2) std::this_thread::yield();
+      const auto lately = [&] { return clock::now() - entered; };
+      while (5 * (had + lately()) < 4 * (clock::now() - begin)) std::this_thread::yield();
+      had += lately();
     };
     counting_source read{20};
     pipeline p(pool,

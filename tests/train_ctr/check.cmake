@@ -1757,14 +1757,14 @@ else()
     done
     kill -$2 $!
     wait $!]=])
-  foreach(signal IN ITEMS "INT;130;" "TERM;143;" "HUP;129;--valid 0.2 --valid-every 1 --log ${WORK}/log.jsonl --log-every 1"
+  foreach(signal IN ITEMS "INT;130;" "TERM;143;" "HUP;129;--valid 0.2 --valid-every 1 --log log.jsonl --log-every 1"
                           "TERM;143;--step graph --smart-stage")
     list(GET signal 0 name)
     list(GET signal 1 code)
     list(GET signal 2 more)
     file(REMOVE "${WORK}/saved" "${WORK}/saved.json")
-    execute_process(COMMAND "${bash}" -c "${interrupted}" "${PROGRAM}" "${WORK}/saved" "${name}" "${more}" RESULT_VARIABLE got
-                    OUTPUT_VARIABLE said ERROR_VARIABLE complained)
+    execute_process(COMMAND "${bash}" -c "${interrupted}" "${PROGRAM}" "${WORK}/saved" "${name}" "${more}" WORKING_DIRECTORY "${WORK}"
+                    RESULT_VARIABLE got OUTPUT_VARIABLE said ERROR_VARIABLE complained)
     if(NOT got STREQUAL code OR NOT said MATCHES "dlrm +0[.]" OR NOT complained MATCHES "interrupted")
       message(FATAL_ERROR "by ${name} it ended with ${got} and printed:\n${said}${complained}")
     endif()
