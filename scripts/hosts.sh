@@ -38,7 +38,7 @@ if [[ "${1:-}" == --inside ]]; then
     tc qdisc add dev "port$i" root tbf rate "$rate" burst 64kb latency 50ms
   done
   trap - ERR
-  ln -s "$0" /run/on_host # Open MPI takes no path with a space
+  ln -s "$0" /run/on_host # the parameter takes no path with a space
   export OMPI_MCA_plm_rsh_agent=/run/on_host OMPI_MCA_orte_default_hostfile=/run/hosts
   export OMPI_MCA_btl=tcp,self OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
   export OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_oob_tcp_if_include=eth0

@@ -293,7 +293,7 @@ class growing_apply_op : public guarded_op {
                                            std::to_string(by) + ")"));
     const std::int64_t* const at = keys.flat<std::int64_t>().data();
     const float* const from = values.flat<float>().data();
-    OP_REQUIRES_OK(context, finite(at, from, count, width));
+    OP_REQUIRES_OK(context, check_finite(at, from, count, width));
     growing_resource& resource = table.resource();
     table->begin_step(static_cast<std::uint64_t>(resource.applied + 1));
     auto executor = threads(context);
@@ -310,11 +310,12 @@ class growing_apply_op : public guarded_op {
   }
 
   /// Of the gradients, and of their sums over a key.
-  static absl::Status finite(const std::int64_t* keys, const float* values, index_t count, index_t width) {
+  static absl::Status check_finite(const std::int64_t* keys, const float* values, index_t count,
+                                   index_t width) {
     float largest = 0;
     for (index_t k = 0; k < count; ++k) {
       const std::span row(values + k * width, static_cast<std::size_t>(width));
-      if (absl::Status s = finite(keys[k], row); !s.ok()) return s;
+      if (absl::Status s = check_finite(keys[k], row); !s.ok()) return s;
       for (const float x : row) largest = std::max(largest, std::abs(x));
     }
     if (static_cast<double>(largest) * static_cast<double>(count) <= std::numeric_limits<float>::max()) {
@@ -325,11 +326,11 @@ class growing_apply_op : public guarded_op {
       std::vector<float>& sum = sums[keys[k]];
       sum.resize(static_cast<std::size_t>(width));
       for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += values[k * width + static_cast<index_t>(j)];
-      if (absl::Status s = finite(keys[k], sum); !s.ok()) return s;
+      if (absl::Status s = check_finite(keys[k], sum); !s.ok()) return s;
     }
     return absl::OkStatus();
   }
-  static absl::Status finite(std::int64_t key, std::span<const float> row) {
+  static absl::Status check_finite(std::int64_t key, std::span<const float> row) {
     const auto bad = std::find_if_not(row.begin(), row.end(), [](float x) { return std::isfinite(x); });
     if (bad == row.end()) return absl::OkStatus();
     return absl::InvalidArgumentError("deeprec: a gradient of the table must be finite (key " +

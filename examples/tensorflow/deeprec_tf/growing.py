@@ -13,7 +13,6 @@ and added like any other. The step is the table's own, on rows and on their stat
 optimizer for model.fit.
 """
 
-import math
 import numbers
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -24,9 +23,8 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from ._ids import bag_arguments
 from ._library import ops
+from ._numbers import MOST_INT, is_number, is_whole
 
-_MOST = 2**63 - 1
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -87,17 +85,6 @@ def _expect(fits, what, must, value):
         raise ValueError(f"deeprec: {what} must be {must} (is {value!r})")
 
 
-def _is_whole(value, least, most=_MOST):
-    return not isinstance(value, bool) and hasattr(value, "__index__") and least <= value <= most
-
-
-def _is_number(value, least=-math.inf):
-    """Finite as float32, which it is used as."""
-    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
-        return False
-    return abs(value) <= _LARGEST and value >= least
-
-
 class GrowingTable(tf.saved_model.experimental.TrackableResource):
     """Rows of `width` float32 with the state of an optimizer, in the order of nothing: found by keys, any int64.
 
@@ -109,7 +96,8 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
     default_value  what keys without a row read
 
     tf.train.Checkpoint saves and restores it where an attribute of a module or a model holds it: keys, rows, state, steps and
-    frequencies, but not how often keys without a row have come; so do pickle and deepcopy. Lookups and insertions may run side by side; steps,
+    frequencies, but not how often keys without a row have come; so do pickle and deepcopy. An asynchronous checkpoint has a second table in
+    memory. Lookups and insertions may run side by side; steps,
     erasures and restores take turns with them. With TensorFlow 2's eager execution and functions, not in graphs of sessions.
     """
 
@@ -126,20 +114,20 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
         name="growing_table",
     ):
         optimizer = Adagrad() if optimizer is None else optimizer
-        _expect(_is_whole(width, 1, 2**24), "GrowingTable: width", "an integer from 1 to 2^24", width)
+        _expect(is_whole(width, 1, 2**24), "GrowingTable: width", "an integer from 1 to 2^24", width)
         _expect(isinstance(optimizer, (SGD, Adagrad, RowwiseAdagrad, Adam)), "GrowingTable: optimizer", "SGD, Adagrad, RowwiseAdagrad or Adam of deeprec_tf", optimizer)
         for field, value in vars(optimizer).items():
-            _expect(_is_number(value, 0), f"{type(optimizer).__name__}: {field}", "a finite number from 0 on", value)
+            _expect(is_number(value, 0), f"{type(optimizer).__name__}: {field}", "a finite number from 0 on", value)
         if isinstance(optimizer, Adam):
             for field in ("beta_1", "beta_2"):
                 _expect(np.float32(getattr(optimizer, field)) < 1, f"Adam: {field}", "below 1 as float32", getattr(optimizer, field))
-        _expect(_is_number(bound, 0), "GrowingTable: bound", "a finite number from 0 on", bound)
-        _expect(_is_whole(seed, 0), "GrowingTable: seed", "an integer from 0 to 2^63 - 1", seed)
-        _expect(capacity is None or _is_whole(capacity, 1), "GrowingTable: capacity", "None or an integer from 1 on", capacity)
+        _expect(is_number(bound, 0), "GrowingTable: bound", "a finite number from 0 on", bound)
+        _expect(is_whole(seed, 0), "GrowingTable: seed", "an integer from 0 to 2^63 - 1", seed)
+        _expect(capacity is None or is_whole(capacity, 1), "GrowingTable: capacity", "None or an integer from 1 on", capacity)
         kinds = ("refuse", "evict_least_recent", "evict_least_frequent")
         _expect(when_full in kinds, "GrowingTable: when_full", "refuse, evict_least_recent or evict_least_frequent", when_full)
-        _expect(_is_whole(occurrences, 1, 2**24 - 2), "GrowingTable: occurrences", "an integer from 1 to 2^24 - 2", occurrences)
-        _expect(_is_number(default_value), "GrowingTable: default_value", "a finite number", default_value)
+        _expect(is_whole(occurrences, 1, 2**24 - 2), "GrowingTable: occurrences", "an integer from 1 to 2^24 - 2", occurrences)
+        _expect(is_number(default_value), "GrowingTable: default_value", "a finite number", default_value)
         super().__init__()
         name = name or "growing_table"
         self.width, self.optimizer, self.name = int(width), optimizer, name
@@ -176,7 +164,7 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
             width=self.width,
             optimizer=self.optimizer.kind,
             parameters=[float(value) for value in self.optimizer.parameters],
-            most_rows=_MOST if capacity is None else capacity,
+            most_rows=MOST_INT if capacity is None else capacity,
             **options,
         )
 
@@ -195,7 +183,7 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
             raise TypeError(f"deeprec: a gradient of a GrowingTable must be IndexedSlices with keys (is a {type(gradient).__name__})")
         rate = self.optimizer.learning_rate if learning_rate is None else learning_rate
         if isinstance(rate, numbers.Real):
-            _expect(_is_number(rate, 0), "apply_gradients: learning_rate", "a finite number from 0 on", rate)
+            _expect(is_number(rate, 0), "apply_gradients: learning_rate", "a finite number from 0 on", rate)
         elif callable(rate) or isinstance(rate, (str, bytes)):
             raise TypeError(f"deeprec: apply_gradients: learning_rate must be a number or a tensor (is a {type(rate).__name__}); call a schedule with the step")
         return ops.deeprec_growing_apply(
@@ -222,7 +210,7 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
         if tf.is_tensor(steps):
             _expect(steps.dtype.is_integer, "evict: steps", "of integers", steps.dtype.name)
         else:
-            _expect(_is_whole(steps, 0), "evict: steps", "an integer from 0 on", steps)
+            _expect(is_whole(steps, 0), "evict: steps", "an integer from 0 on", steps)
         return ops.deeprec_growing_evict(table=self.resource_handle, steps=tf.cast(steps, tf.int64))
 
     PARTS = ("keys", "rows", "state", "facts", "applied", "owner")
@@ -242,7 +230,7 @@ class GrowingTable(tf.saved_model.experimental.TrackableResource):
         return self.set_parts(restored)
 
     def _copy_trackable_to_cpu(self, object_map):
-        """What an asynchronous checkpoint writes while training goes on. Called in a function of TensorFlow too."""
+        """Copies the contents: what an asynchronous checkpoint writes while training goes on. TensorFlow calls it eagerly, then in a function."""
         if self not in object_map:
             object_map[self] = GrowingTable(self.width, self.optimizer, name=self.name, **self.options)
         object_map[self].set_parts(self.parts())

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from ._library import ops
+from ._numbers import is_whole
 
 
 def to_hash_bucket(tokens, num_buckets, name=None):
@@ -11,7 +12,7 @@ def to_hash_bucket(tokens, num_buckets, name=None):
     tokens        strings of any shape, or a RaggedTensor of them
     num_buckets   from 1 to 2^63 - 1
     """
-    if isinstance(num_buckets, bool) or not hasattr(num_buckets, "__index__") or not 1 <= num_buckets < 2**63:
+    if not is_whole(num_buckets, 1):
         raise ValueError(f"deeprec: num_buckets must be an integer from 1 to 2^63 - 1 (is {num_buckets!r})")
     if isinstance(tokens, tf.RaggedTensor):
         return tf.ragged.map_flat_values(to_hash_bucket, tokens, num_buckets, name)

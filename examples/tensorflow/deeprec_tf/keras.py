@@ -120,6 +120,11 @@ def _where(finite, gradient):
     return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape) if isinstance(gradient, tf.IndexedSlices) else values
 
 
+def _inner(variable):
+    """TensorFlow's variable in one of Keras."""
+    return getattr(variable, "_value", variable)
+
+
 def _done(_):
     return tf.constant(True)
 
@@ -170,13 +175,13 @@ class TablesOptimizer(keras.optimizers.Optimizer):
         return self.inner.scale_loss(loss)
 
     def _table_of(self, variable):
-        anchor = getattr(variable, "_value", variable)
-        return next((table for table in self._tables if table.anchor is anchor), None)
+        return next((table for table in self._tables if table.anchor is _inner(variable)), None)
 
     def build(self, variables):
         for variable in variables:
-            if getattr(getattr(variable, "_value", variable), "is_anchor_of_deeprec", False) and self._table_of(variable) is None:
-                raise ValueError(f"deeprec: tables must have all growing tables of the model (have not that of {variable.path})")
+            if getattr(_inner(variable), "is_anchor_of_deeprec", False) and self._table_of(variable) is None:
+                name = getattr(variable, "path", variable.name)
+                raise ValueError(f"deeprec: tables must have all growing tables of the model (have not that of {name})")
         self.inner.build([variable for variable in variables if self._table_of(variable) is None])
         self._all = list(variables)
         super().build([])

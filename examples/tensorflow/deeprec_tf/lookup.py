@@ -1,7 +1,5 @@
 """safe_embedding_lookup_sparse: prune, fill, gather, clip and combine as one op, with its gradients."""
 
-import numbers
-
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import variable_accessed  # what makes a tape watch a handle
@@ -9,6 +7,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed  # wha
 from ._frozen import freezes_as
 from ._ids import bag_arguments
 from ._library import ops
+from ._numbers import is_number, is_whole
 
 _TYPES = (tf.float32, tf.float16, tf.bfloat16)
 
@@ -46,9 +45,9 @@ def safe_embedding_lookup_sparse(
     float64 are refused.
     """
     arguments = bag_arguments(sparse_ids, sparse_weights, "mean" if combiner is None else combiner, sort)
-    if default_id is not None and not (_is_whole(default_id) and 0 <= default_id < 2**63):
+    if default_id is not None and not is_whole(default_id, 0):
         raise ValueError(f"deeprec: default_id must be None or an integer from 0 to 2^63 - 1 (is {default_id!r})")
-    if max_norm is not None and not _is_norm(max_norm):
+    if max_norm is not None and not (is_number(max_norm) and np.float32(max_norm) > 0):
         raise ValueError(f"deeprec: max_norm must be None or a number above 0 and finite, as float32 (is {max_norm!r})")
     if partition_strategy not in ("div", "mod"):
         raise ValueError(f"deeprec: partition_strategy must be div or mod (is {partition_strategy!r})")
@@ -67,16 +66,6 @@ def safe_embedding_lookup_sparse(
             partition_strategy=partition_strategy,
             **arguments,
         )
-
-
-def _is_whole(value):
-    return not isinstance(value, bool) and hasattr(value, "__index__")
-
-
-def _is_norm(value):
-    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
-        return False
-    return 0 < value <= np.finfo(np.float32).max and np.float32(value) > 0
 
 
 def _tables(given):

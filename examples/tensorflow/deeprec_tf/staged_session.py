@@ -12,6 +12,8 @@ import threading
 
 import tensorflow as tf
 
+from ._numbers import is_whole
+
 
 class StagedSession:
     """A session whose steps take what `puts` have computed ahead.
@@ -39,7 +41,7 @@ class StagedSession:
                 raise ValueError(f"deeprec: puts must be Stage operations ({put.name} is of {put.type})")
             if put.get_attr("memory_limit") > 0:
                 raise ValueError(f"deeprec: a stage must be bounded by records ({put.name} has a memory_limit)")
-        if not all(isinstance(number, int) and number >= 1 for number in (capacity, threads)):
+        if not (is_whole(capacity, 1) and is_whole(threads, 1)):
             raise ValueError(f"deeprec: capacity and threads must be integers from 1 on (are {capacity}, {threads})")
         bounds = [put.get_attr("capacity") for put in self._puts if put.get_attr("capacity") > 0]
         self._room = min([capacity, *bounds])
