@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -187,39 +188,44 @@ TEST_CASE("dense_step: a stop of one rank's context is that of all") {
 }
 TEST_CASE("dense_step: a rank that is silent is named, and nothing is written") {
   for (const bool by_engine : {false, true}) {
-    std::vector<status> seen(3);
-    std::atomic<int> over{0};
-    on_ranks(3, {}, [&](thread_rank<> comm) {
-      dense_memory mine(dense_sizes);
-      mine.draw(comm.rank(), 0);
-      const auto before = mine.parameters;
-      const auto run = [&](auto dense) {
-        inline_executor here;
-        if (comm.rank() != 1) {
-          seen[static_cast<std::size_t>(comm.rank())] = dense.step(here, adagrad{});
-          CHECK(!dense.step(here, adagrad{}).ok());
+    // On a busy machine a rank that is not silent may be late: then once more, with more patience.
+    bool only_one_late = false;
+    for (std::chrono::milliseconds patience(200); !only_one_late && patience <= minute; patience *= 6) {
+      std::vector<status> made(3), seen(3);
+      std::atomic<int> over{0};
+      on_ranks(3, {}, [&](thread_rank<> comm) {
+        const auto i = static_cast<std::size_t>(comm.rank());
+        dense_memory mine(dense_sizes);
+        mine.draw(comm.rank(), 0);
+        const auto before = mine.parameters;
+        const auto run = [&](auto dense) {
+          made[i] = outcome_of(dense);
+          inline_executor here;
+          if (i != 1 && made[i].ok()) {
+            seen[i] = dense.value().step(here, adagrad{});
+            CHECK(!dense.value().step(here, adagrad{}).ok());
+          }
+          // It is silent, and not gone.
+          for (++over; over < 3;) std::this_thread::yield();
+        };
+        const dense_options options{.patience = patience, .bucket_bytes = 100};
+        if (by_engine) {
+          run(dense_step<adagrad, thread_rank<>, sums::by_engine_t>::make(comm, mine.tensors(), options));
+        } else {
+          run(small_step::make(comm, mine.tensors(), options));
         }
-        // It is silent, and not gone.
-        for (++over; over < 3;) std::this_thread::yield();
-      };
+        CHECK(mine.parameters == before);
+      });
+      if (!std::all_of(made.begin(), made.end(), [](const status& s) { return s.ok(); })) continue;
       // One of the two waits as long; the other may hear from it before.
-      const dense_options options{.patience = std::chrono::milliseconds(300), .bucket_bytes = 100};
-      if (by_engine) {
-        run(dense_step<adagrad, thread_rank<>, sums::by_engine_t>::make(comm, mine.tensors(), options)
-                .or_throw());
-      } else {
-        run(small_step::make(comm, mine.tensors(), options).or_throw());
-      }
-      CHECK(mine.parameters == before);
-    });
-    int timed_out = 0;
-    for (const std::size_t r : {0U, 2U}) {
-      CHECK((seen[r].code() == errc::timed_out || seen[r].code() == errc::closed));
-      if (seen[r].code() != errc::timed_out) continue;
-      ++timed_out;
-      CHECK(seen[r].place().rank == 1);
+      const auto names_it = [](const status& s) {
+        return s.code() == errc::timed_out && s.place().rank == 1;
+      };
+      const auto is_told = [](const status& s) { return s.code() == errc::closed; };
+      only_one_late = (names_it(seen[0]) && (names_it(seen[2]) || is_told(seen[2]))) ||
+                      (names_it(seen[2]) && is_told(seen[0]));
     }
-    CHECK(timed_out >= 1);
+    CHECK(only_one_late);
   }
 }
 TEST_CASE("dense_step: a step that is left in flight ends those of the other ranks") {
@@ -295,7 +301,6 @@ TEST_CASE("dense_step: a gradient is ready once a step") {
 }
 
 TEST_CASE("dense_step: memory refused at one rank when it is made is the fault of all") {
-  // Where nothing was sent yet, the others time out.
   int of_all = 0;
   for (long left = 0;; ++left) {
     std::vector<status> seen(2);
@@ -305,19 +310,27 @@ TEST_CASE("dense_step: memory refused at one rank when it is made is the fault o
       if (comm.rank() == 1) granted.left = left;
       refusing_resource memory(granted);
       dense_memory mine(dense_sizes);
-      const auto made = small_step::make(
-          comm, mine.tensors(), {.patience = std::chrono::milliseconds(50), .bucket_bytes = 200}, &memory);
-      seen[static_cast<std::size_t>(comm.rank())] = outcome_of(made);
+      const auto made =
+          small_step::make(comm, mine.tensors(), {.patience = minute, .bucket_bytes = 200}, &memory);
+      const status s = outcome_of(made);
+      seen[static_cast<std::size_t>(comm.rank())] = s;
       if (comm.rank() == 1) refused = granted.refused > 0;
+      // Where nothing was sent yet, the other would wait.
+      if (!s && s.place().rank < 0) comm.abandon(s);
     });
     CAPTURE(left);
     if (!refused) {
-      // The other may have waited too long for this one.
+      for (const status& s : seen) CHECK(s.ok());
       break;
     }
     CHECK(seen[1].code() == errc::out_of_memory);
-    CHECK((seen[0].code() == errc::out_of_memory || seen[0].code() == errc::timed_out));
-    if (seen[0].code() == errc::out_of_memory) ++of_all;
+    if (seen[1].place().rank < 0) {
+      CHECK(seen[0].code() == errc::closed);
+    } else {
+      CHECK(seen[0].code() == errc::out_of_memory);
+      CHECK(seen[0].place().rank == 1);
+      ++of_all;
+    }
   }
   CHECK(of_all > 0);
 }
