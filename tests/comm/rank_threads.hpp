@@ -3,6 +3,7 @@
 
 #include <deeprec/comm/thread_ranks.hpp>
 
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -15,6 +16,16 @@ void on_ranks(int ranks, const deeprec::thread_ranks_options& options, const Bod
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { body(world.rank(r)); });
   for (std::thread& t : threads) t.join();
+}
+
+/// Whether a trial(patience) of a limit that is to end holds. On a busy machine another rank may be late as well:
+/// the trial is repeated with more patience.
+template <class Trial>
+bool in_patience(const Trial& trial) {
+  for (std::chrono::milliseconds patience(200); patience < std::chrono::minutes(1); patience *= 6) {
+    if (trial(patience)) return true;
+  }
+  return false;
 }
 
 }  // namespace deeprec_test
