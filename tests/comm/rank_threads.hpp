@@ -18,8 +18,8 @@ void on_ranks(int ranks, const deeprec::thread_ranks_options& options, const Bod
   for (std::thread& t : threads) t.join();
 }
 
-/// Whether trial(patience) holds, where a limit is to end. On a busy machine other ranks may be late as well: the
-/// trial is repeated with more patience.
+/// Whether trial(patience) holds, where a limit is to end. On a busy machine other ranks may be late as well:
+/// the trial is repeated with more patience.
 template <class Trial>
 bool in_patience(const Trial& trial) {
   for (std::chrono::milliseconds patience(200); patience < std::chrono::minutes(1); patience *= 6) {
